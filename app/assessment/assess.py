@@ -1,4 +1,4 @@
-"""All statistics of a job."""
+"""Computes all statistics of a job."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from dicast.app.statistics.independence import effective_judges
 
 SOME_JUDGES = "the later judges were asked only where those before had not settled the outcome"
 SEED = 1
-"""Chance starts here, so that the same scores give the same figures."""
+"""The seed of all random numbers, so that the same scores give the same figures."""
 
 
 def assess(job: JobScores) -> JobStatistics:
-    """The statistics of all dimensions. The same scores give the same figures."""
+    """Compute the statistics of all dimensions. The same scores give the same figures."""
     rng = np.random.default_rng(SEED)
     rated = any(of.people.raters for of in job.dimensions)
     return JobStatistics(
@@ -105,19 +105,19 @@ def _probes(job: JobScores, of: DimensionScores) -> list[ProbeStatistics]:
 
 
 def _always_asked(job: JobScores, of: DimensionScores) -> dict[str, Floats]:
-    """The voices that have scores of all items."""
+    """Return the scores of those raters that have scores of all items."""
     seldom = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
     return {name: scores for name, scores in _all_voices(job, of).items() if name not in seldom}
 
 
 def _in_order(job: JobScores, of: DimensionScores, scores: Floats) -> dict[str, Floats]:
-    """By the scores of the rounds in one of the orders."""
+    """Return the raters' scores from the rounds in one of the orders."""
     return _all_voices(job, replace(of, scores=scores, orders=None), learns=False)
 
 
 def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> dict[str, Floats]:
-    """One score an item from each judge, and from the panel if there are several; with `learns` from one whose rule
-    rests on all items, too."""
+    """Return one score an item from each judge, and from the panel if there are several. A panel whose rule learns
+    from all items is included only with `learns`."""
     judged = {name: of.judges[:, at] for at, name in enumerate(job.judges)}
     alone = len(job.judges) == 1 or (of.dimension.panel.learns and not learns)
     return judged if alone else judged | {"panel": panel_scores(job, of)}
@@ -130,7 +130,7 @@ def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) ->
 
 
 def _independent(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> Figure:
-    """How many independent judges the panel is worth, on items that all were asked about."""
+    """Estimate how many independent judges the panel is worth, on items that all judges were asked about."""
     if of.dimension.nominal or not of.people.raters:
         return Figure.unknown(NO_MEAN if of.dimension.nominal else NOBODY_RATED)
     whole = of if of.everywhere.all() else of.of_audit
@@ -143,9 +143,12 @@ def _independent(job: JobScores, of: DimensionScores, rng: np.random.Generator) 
 
 
 def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
-    """Of those who were asked about all items: where the others were asked, the first ones disagree. If that is one
-    judge alone, of all judges on the items of the audit. A chief knows what the others say, so its agreement with them
-    says nothing."""
+    """Measure the agreement among the judges who were asked about all items: the others were asked where the first
+    ones disagree.
+
+    If only one judge was asked about all items, the items of the audit are used, with all judges. A chief knows what
+    the others say, so its agreement with them says nothing, and it is left out.
+    """
     left_out = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
     scores = of.scores[:, of.everywhere & beside_chief(job.judges, of), 0]
     if not left_out or scores.shape[1] > 1:

@@ -1,4 +1,5 @@
-"""What it costs that an escalating panel asks fewer judges, from the items on which all were asked all the same."""
+"""Measures what it costs that an escalating panel asks fewer judges, on the items of the audit, on which all judges
+were asked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from dicast.app.statistics.means import mean
 
 
 def audited(job: JobScores, of: DimensionScores) -> EscalationAudit | None:
-    """None of a panel without an audit. Items on which a judge has no score are left out: there the panel was none."""
+    """Return the figures of the audit, None for a panel without one. Items on which a judge has no score are left
+    out, since the full panel has no score of them."""
     if of.audited is None:
         return None
     scores = of.judges
@@ -45,7 +47,7 @@ def audited(job: JobScores, of: DimensionScores) -> EscalationAudit | None:
 def _asked(
     rule: PanelRule, scores: Mapping[str, float], errors: Mapping[str, float], scale: Scale
 ) -> Mapping[str, float]:
-    """The scores of those whom the panel would have asked."""
+    """Return the scores of those judges whom the panel would have asked."""
     judges = list(scores)
     for asked in range(1, len(judges)):
         given, theirs = ({name: of[name] for name in judges[:asked]} for of in (scores, errors))

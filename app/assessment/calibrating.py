@@ -25,7 +25,8 @@ SEED = 1
 
 
 def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterator[CalibrationMap | NotCalibrated]:
-    """A map for each judge and dimension, and for the panel where there are several judges, or why there is none."""
+    """Yield a map for each judge and dimension, and for the panel if there are several judges, or the reason why
+    there is none."""
     for of in job.dimensions:
         for at, agent in enumerate(seen.agents):
             bound = seen.of_judge(agent, of.dimension)
@@ -41,7 +42,7 @@ def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterato
 
 
 def _not_full(of: DimensionScores) -> str | None:
-    """Why the panel's scores are not those of the full panel, which a later job has."""
+    """Return why the panel's scores are not those of the full panel, which a later job has; None if they are."""
     rule = of.dimension.panel
     same = rule.threshold is None and rule.escalate is not None and rule.escalate.lossless
     return None if of.everywhere.all() or same else "its scores are those of the judges who were asked, not of all"
@@ -69,7 +70,7 @@ def _learned(
 def calibrated_voices(
     job: JobScores, of: DimensionScores, panel: Floats, calibration: Calibration
 ) -> list[CalibratedVoice]:
-    """What the calibration makes of each judge's scores and of the panel's (one an item)."""
+    """Return the statistics of each judge and of the panel (`panel` has one score an item) after calibration."""
     told = [_voice(of, of.judges[:, at], name, "judge", of.fits[at], calibration) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
         told.append(_voice(of, panel, "panel", "panel", of.fits[-1], calibration))

@@ -1,4 +1,4 @@
-"""One score an item from all judges, as the job combines them, and what that has to learn from the whole job."""
+"""Combines the judges' scores of an item into one, as the job says, and learns what that takes from the whole job."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dicast.app.statistics.combining import COMBINATIONS, learned_weights, weigh
 from dicast.app.statistics.labels import dawid_skene
 
 FEWEST_RATED = 20
-"""Of each half; with fewer, learned weights are noise."""
+"""The fewest rated items in each half; with fewer, learned weights are noise."""
 
 
 def learned(job: JobScores) -> JobScores:
-    """The job with all that its panels' rules learn, unless it is there."""
+    """Return the job with everything that its panels' rules learn, unless it is there already."""
     return replace(job, dimensions=tuple(_learned(job, of) for of in job.dimensions))
 
 
 def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
-    """One score an item; NaN without any."""
+    """Return one score an item, NaN for items without any score."""
     rule, found = of.dimension.panel, of.dimension.learned
     if rule.learns:
         assert found is not None, "see `learned`"
@@ -35,7 +35,7 @@ def panel_scores(job: JobScores, of: DimensionScores) -> Floats:
 
 
 def beside_chief(judges: Sequence[str], of: DimensionScores) -> Bools:
-    """Which judges have not been told what the others say: all but a chief."""
+    """Return which judges were not told what the others say: all but a chief."""
     return np.array([name != of.dimension.panel.chief for name in judges], dtype=bool)
 
 
@@ -68,7 +68,8 @@ def _weights(job: JobScores, of: DimensionScores) -> LearnedPanel:
 
 
 def _by_halves(job: JobScores, of: DimensionScores, found: LearnedPanel) -> Floats:
-    """Rated items by the weights of the other half, the others by those of all."""
+    """Combine rated items with the weights learned from the other half, and the other items with the weights learned
+    from all."""
     scores = weighted_mean(of.judges, np.array([found.weights[name] for name in job.judges]))
     rated = ~np.isnan(of.people.means(job.items))
     for half, weights in enumerate(found.halves):
@@ -89,7 +90,7 @@ def _errors(job: JobScores, of: DimensionScores) -> LearnedPanel:
 
 
 def _likeliest(job: JobScores, of: DimensionScores, found: LearnedPanel) -> Floats:
-    """Each item's likeliest label, as a score of the scale."""
+    """Return each item's likeliest label, as a score of the scale."""
     given = _coded(of).astype(np.int64)
     evidence = np.tile(np.log(np.clip(found.prior, UNLIKELY, None)), (job.items, 1))
     for at, name in enumerate(job.judges):

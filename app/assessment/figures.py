@@ -1,4 +1,4 @@
-"""What app/statistics answers, as plain data for the report."""
+"""Converts results of app/statistics to plain data for the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dicast.app.statistics.powered import Powered
 
 
 def figure(found: Result) -> Figure:
-    """A statistic with its interval, or why it cannot be said."""
+    """Convert a statistic with its interval, or the reason why it is unknown."""
     if isinstance(found, Unknown):
         return Figure.unknown(found.reason)
     return Figure(
@@ -23,7 +23,7 @@ def figure(found: Result) -> Figure:
 
 
 def of_levels(found: Result, of: DimensionScores) -> Figure:
-    """A statistic that counts levels; of a long scale it says that they are too many."""
+    """Convert a statistic that counts levels. For a long scale, the reason says that there are too many."""
     if found is NO_LEVELS:
         many = of.dimension.scale_max - of.dimension.scale_min + 1
         return Figure.unknown(f"it counts levels, and a scale of {many} has too many")
@@ -31,12 +31,12 @@ def of_levels(found: Result, of: DimensionScores) -> Figure:
 
 
 def share(value: float) -> float | None:
-    """A share that may be undefined."""
+    """Convert a share that may be undefined (NaN)."""
     return None if math.isnan(value) else value
 
 
 def among_raters(found: Among, raters: int, of: DimensionScores) -> AmongRaters:
-    """Several raters among themselves."""
+    """Convert the agreement of several raters among themselves."""
     return AmongRaters(
         raters=raters,
         alpha=of_levels(found.alpha, of),
@@ -50,7 +50,7 @@ def among_raters(found: Among, raters: int, of: DimensionScores) -> AmongRaters:
 
 
 def peoples_mean(found: Powered) -> PeoplesMean:
-    """People's mean with and without the judges' help."""
+    """Convert people's mean with and without the judges' help."""
     saved = found.saved
     return PeoplesMean(
         powered=figure(found.both),
@@ -62,5 +62,5 @@ def peoples_mean(found: Powered) -> PeoplesMean:
 
 
 def value_of(found: Result) -> float | None:
-    """The value, None where it is unknown."""
+    """Return the value, None if it is unknown."""
     return found.value if isinstance(found, Estimate) else None

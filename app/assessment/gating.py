@@ -1,4 +1,5 @@
-"""The figures that a gate decides by: a mean with its interval, and a drop against another run with its p-value."""
+"""The figures that a gate decides by: a mean with its interval, and the difference from another run with its
+p-value."""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """How far scores moved, with its interval; how likely chance alone makes it look so bad where no more than the
-    shift that counts was lost; and the smallest drop beyond it that would be found in four of five cases."""
+    """The movement of scores between two runs.
+
+    `moved` is the mean difference with its interval. `p` is how likely chance alone makes it look as bad if no more
+    than the tolerated shift was lost. `visible` is the smallest further loss that would be detected in four of five
+    cases.
+    """
 
     moved: Figure
     p: float | None
@@ -27,13 +32,13 @@ class Drop:
 
 
 def panel_mean(scores: Sequence[float], bounds: tuple[float, float], clusters: Sequence[int] | None = None) -> Figure:
-    """The mean of the panel's scores of all items."""
+    """Return the mean of the panel's scores of all items."""
     own = None if clusters is None else np.asarray(clusters, dtype=np.int64)
     return figure(mean(np.asarray(scores, dtype=float), clusters=own, bounds=bounds))
 
 
 def drop(before: Sequence[float], after: Sequence[float], shift: float, clusters: Sequence[int] | None = None) -> Drop:
-    """Of the same items' scores in two runs, by Student's t; `p` is one-sided, for a loss of more than `shift`."""
+    """Compare the same items' scores in two runs by Student's t; `p` is one-sided, for a loss of more than `shift`."""
     moved = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     own = None if clusters is None else np.asarray(clusters, dtype=np.int64)
     if len(moved) < FEWEST:
@@ -49,5 +54,5 @@ def drop(before: Sequence[float], after: Sequence[float], shift: float, clusters
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """The p-values, corrected for their number."""
+    """Return the p-values, corrected for their number by Holm."""
     return [float(value) for value in groups.holm(np.array(p))]

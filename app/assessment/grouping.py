@@ -1,4 +1,4 @@
-"""Groups of items by a column of their metadata: systems, models, languages."""
+"""Compares groups of items that a column of their metadata makes: systems, models, languages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ CLUSTERED = "intervals with people's help take the items for independent, and th
 
 
 def grouped(job: JobScores, of: DimensionScores, panel: Floats, by: str, rng: np.random.Generator) -> GroupStatistics:
-    """The groups of one column, by the panel's scores (one an item): means by rank, differences, and people's means."""
+    """Compare the groups of one column by the panel's scores (one an item): means by rank, differences, and people's
+    means."""
     labels = job.groups[by]
     cluster, clusters = job.cluster if job.cluster is not None else ("item", np.arange(job.items))
     inside = (labels.codes >= 0) & ~np.isnan(panel)
@@ -71,12 +72,12 @@ def _wins(own: Bools, of: DimensionScores, panel: Floats, cluster: tuple[str, In
 
 
 def panel_mean(found: Figure) -> float:
-    """For sorting: an unknown mean comes last."""
+    """Return a sort key: an unknown mean comes last."""
     return found.value if found.value is not None else float("-inf")
 
 
 def _people(own: Bools, of: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
-    """What people would have said of one group."""
+    """Estimate what people would have said of one group."""
     if not of.people.raters:
         return None
     if clustered or of.people.flaw is not None:

@@ -1,4 +1,4 @@
-"""What the scores that were judged so far say to a job's question."""
+"""Answers a job's question from the scores so far."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ def answer_of(
     question: Question, dimension: str, bounds: tuple[int, int], scores: Sequence[float], population: int, *,
     spent: bool = False, ended: bool = False,
 ) -> JobAnswer:  # fmt: skip
-    """The answer after these scores of the first items in random order, NaN where an item has none, of `population`
-    (for a difference: pairs, whose items take turns). `spent`: it may cost no more calls; `ended`: nothing more
-    will come, and the interval is told whatever it is."""
+    """Return the answer after these scores of the first items in random order, of `population` in all.
+
+    A missing score is NaN. For a difference, `population` counts pairs, whose items alternate in `scores`. `spent`
+    says that no more calls may be made; `ended`, that no more scores will come, so that the interval is reported
+    whatever it is.
+    """
     told = _told(question, np.asarray(scores, float))
     missing = int(np.isnan(told).sum())
     inquiry = _inquiry(question, bounds, population - missing)
@@ -42,7 +45,7 @@ def answer_of(
 
 
 def _told(question: Question, scores: Floats) -> Floats:
-    """What the question is about: scores, whether they are good enough, or differences of pairs."""
+    """Return the values that the question is about: scores, whether they are high enough, or differences of pairs."""
     if question.share is not None:
         enough = (scores >= question.share.at_least_score).astype(float)
         return np.where(np.isnan(scores), np.nan, enough)

@@ -27,7 +27,7 @@ WITH_JUDGES = "least squares within items, clustered by item"
 
 
 def self_preference(job: JobScores, of: DimensionScores) -> Iterator[Probed]:
-    """The probe of each judge, if the job has it."""
+    """Yield the probe of each judge, if the job has this probe."""
     if job.kinship is None:
         return
     authors, families = job.kinship.authors, job.kinship.judges
@@ -49,13 +49,13 @@ def self_preference(job: JobScores, of: DimensionScores) -> Iterator[Probed]:
 
 
 def _own(codes: Ints, names: tuple[str, ...], family: str | None) -> Floats:
-    """1 for a text of the family, 0 for one of another, NaN where the author's family is not known."""
+    """Return 1 for a text of the family, 0 for a text of another one, and NaN where the author's family is unknown."""
     code = names.index(family) if family in names else len(names)
     return np.where(codes < 0, np.nan, (codes == code).astype(np.float64))
 
 
 def _short(scores: Floats, own: Floats) -> str | None:
-    """Why there are too few texts to compare, None if there are enough."""
+    """Return why there are too few texts to compare, None if there are enough."""
     given = ~(np.isnan(scores) | np.isnan(own))
     of_own, of_others = int((own[given] == 1).sum()), int((own[given] == 0).sum())
     if min(of_own, of_others) >= FEWEST_OF_EACH:
@@ -76,7 +76,7 @@ def _with_people(apart: Floats, own: Floats) -> tuple[Result, float | None]:
 
 
 def _among_judges(scores: Floats, own: Floats) -> dict[int, tuple[Result, float | None]]:
-    """By the judge's place; scores and `own` are items x judges."""
+    """Return the effect and its p by the judge's index; scores and `own` are items x judges."""
     judges = scores.shape[1]
     usable = ~(np.isnan(scores) | np.isnan(own))
     usable &= (usable.sum(axis=1) >= 2)[:, None]
@@ -101,7 +101,7 @@ def _among_judges(scores: Floats, own: Floats) -> dict[int, tuple[Result, float 
 
 
 def _within(values: Floats, item: Ints) -> Floats:
-    """Less the item's mean: what the item is worth falls out."""
+    """Subtract each item's mean, which removes what the item is worth."""
     own = np.unique(item, return_inverse=True)[1]
     count = np.bincount(own)
     means = np.stack([np.bincount(own, weights=column) / count for column in values.T], axis=1)

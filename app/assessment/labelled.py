@@ -1,4 +1,4 @@
-"""Labels and preferences: how common each label is, and how often A wins."""
+"""Statistics of labels and preferences: how common each label is, and how often A wins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from dicast.app.statistics.preferences import win_rate
 
 
 def label_shares(of: DimensionScores) -> list[LabelShare]:
-    """For each label the share of opinions that give it, and what people would give; none where there are no labels."""
+    """Return for each label the share of opinions that give it, and the share that people would give it; empty
+    without labels."""
     if of.dimension.kind != "labels":
         return []
     told = []
@@ -43,8 +44,8 @@ def label_shares(of: DimensionScores) -> list[LabelShare]:
 def preferences(
     job: JobScores, of: DimensionScores, panel: Floats, voices: Mapping[str, Floats], rng: np.random.Generator
 ) -> PreferenceStatistics | None:
-    """How often A is preferred, by the panel's scores (one an item), and how far all voices rank as people do; None
-    where scores are no preferences."""
+    """Return how often A is preferred, by the panel's scores (one an item), and how far all raters rank as people do.
+    Returns None if scores are no preferences."""
     if of.dimension.kind != "preference":
         return None
     wins = _choices(panel)
@@ -65,12 +66,12 @@ def preferences(
 
 
 def _choices(scores: Floats) -> Floats:
-    """1 where A is preferred, 0 where B is, 0.5 for a tie."""
+    """Return 1 where A is preferred, 0 where B is, and 0.5 for a tie."""
     return np.sign(scores) / 2 + 0.5
 
 
 def _share_of(scores: Floats, score: int) -> Floats:
-    """Of each row the share of its scores that are this one; NaN without any."""
+    """Return for each row the share of its scores that equal this one, NaN for a row without any."""
     return _of_rows(np.where(np.isnan(scores), np.nan, scores == score))
 
 

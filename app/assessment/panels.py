@@ -1,4 +1,4 @@
-"""Which panel of a job's judges is the cheapest that agrees enough with people?"""
+"""Finds the cheapest panel of a job's judges that agrees enough with people."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ def panel_front(
     measure: Measure,
     reach: float | None = None,
 ) -> PanelFront:
-    """The front of all panels of up to `largest` judges; `costs` are one a judge, an item. A chief is in none of them:
-    its scores rest on the others'. Of an escalating panel those items tell of all judges that its audit has."""
+    """Return the front of all panels of up to `largest` judges; `costs` has each judge's cost of an item.
+
+    A chief is in none of them, since its scores rest on the others'. For an escalating panel, only the items of its
+    audit are used, on which all judges were asked.
+    """
     alone = beside_chief(judges, of)
     costs = [cost for cost, kept in zip(costs, alone, strict=True) if kept]
     judges = [name for name, kept in zip(judges, alone, strict=True) if kept]

@@ -1,7 +1,8 @@
-"""Does the place in which a text of a pair is shown decide? Of pairs that were judged in both orders.
+"""Measures whether the order in which the texts of a pair are shown decides, on pairs that were judged in both
+orders.
 
-Being shown first adds, in points of the scale, half of what a preference for A is larger by where A comes first. Each
-pair is compared with itself, so whichever of its texts is better falls out.
+The effect of being shown first, in points of the scale, is half of the difference between the preference for A where A
+comes first and where B does. Each pair is compared with itself, so it does not matter which of its texts is better.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ NO_ROUNDS = "the panel is not asked twice about one order"
 def placed(
     job: JobScores, of: DimensionScores, shown_first: Mapping[str, Floats], shown_second: Mapping[str, Floats]
 ) -> Iterator[Probed]:
-    """The probe of each voice, by its scores of the pairs with A first, and with B first (both in favour of A)."""
+    """Yield the probe of each rater, from its scores of the pairs with A first and with B first (both in favour of
+    A)."""
     if of.orders is None:
         return
     for name, first in shown_first.items():
@@ -37,7 +39,7 @@ def placed(
 
 
 def _effect(differences: Floats) -> tuple[Result, float | None]:
-    """With its p; where all pairs are alike, which leaves no interval, that of the sign test."""
+    """Return the effect and its p. If all pairs are alike, which leaves no interval, p is that of the sign test."""
     effect, p = paired(differences, np.arange(len(differences)))
     given = differences[~np.isnan(differences)]
     if p is None and not isinstance(effect, Estimate) and len(given) >= FEWEST and given[0] != 0:
@@ -46,14 +48,14 @@ def _effect(differences: Floats) -> tuple[Result, float | None]:
 
 
 def _first(rounds: Floats) -> Figure:
-    """How often the text that was shown first is preferred (pairs x replicates x 2), ties half."""
+    """Return how often the text that is shown first is preferred (pairs x replicates x 2); ties count half."""
     preferred = (np.sign(rounds[..., 0]) - np.sign(rounds[..., 1])) / 4 + 0.5
     return figure_of_share(combine_mean(preferred), np.arange(len(rounds)))
 
 
 def _turned(rounds: Floats, *, judge: bool) -> Moved:
-    """The share of pairs (... x replicates x 2) whose preference is for the other text in the other order; the share of
-    those for which it is so in another round of the same order; and the difference."""
+    """Return the share of pairs (... x replicates x 2) whose preference is reversed in the other order, the share
+    that is reversed in another round of the same order, and the difference."""
     pairs = np.arange(len(rounds))
     turned = _share(rounds[..., 0] * rounds[..., 1])
     if not judge or rounds.shape[1] < 2:
@@ -66,6 +68,6 @@ def _turned(rounds: Floats, *, judge: bool) -> Moved:
 
 
 def _share(products: Floats) -> Floats:
-    """Of each row the share that is below 0; NaN where all of it is missing."""
+    """Return for each row the share that is below 0, NaN for a row without any values."""
     given = (~np.isnan(products)).sum(axis=1)
     return np.where(given > 0, (products < 0).sum(axis=1) / np.maximum(given, 1), np.nan)

@@ -1,4 +1,4 @@
-"""What a probe found of one voice, before p is corrected for the number of all."""
+"""The result of a probe for one rater, before p is corrected for the number of all probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dicast.app.statistics.estimates import Result, Unknown
 
 
 class Moved(NamedTuple):
-    """The shares of scores that were others: of the variants, of replicates alone, and the difference."""
+    """The share of scores that changed for the variants, the share that changed among replicates alone, and the
+    difference."""
 
     moved: Figure
     by_itself: Figure
@@ -22,7 +23,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """As `ProbeStatistics`; `p` is that of this comparison alone."""
+    """Like `ProbeStatistics`, but `p` is that of this comparison alone."""
 
     probe: ProbeName
     voice: str
@@ -36,11 +37,11 @@ class Probed:
     first: Figure | None = None
 
     def unsaid(self, reason: str) -> Probed:
-        """The same comparison, of which nothing is told."""
+        """Return the same comparison as unknown, for this reason."""
         return Probed(self.probe, self.voice, Unknown(reason), None, self.variant, self.against)
 
     def told(self, p: float | None) -> ProbeStatistics:
-        """As the report has it, with the corrected `p`."""
+        """Return the comparison as the report has it, with the corrected `p`."""
         shares = {} if self.moved is None else self.moved._asdict()
         return ProbeStatistics(
             probe=self.probe, voice=self.voice, effect=figure(self.effect), p=p, variant=self.variant,

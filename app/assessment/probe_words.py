@@ -1,4 +1,4 @@
-"""What probes found, in sentences."""
+"""The results of probes in sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import ProbeStatistics
 
 CLEAR = 0.05
-"""Of p, after Holm's correction."""
+"""Effects with a smaller p, after Holm's correction, are reported as clear."""
 _SEEN = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
 _WHERE = {
     ("authority", "high"): "when the text claims that experts gave it a high score",
@@ -31,7 +31,7 @@ _NAMED = {
 
 
 def probe_lines(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
-    """The findings that are clear of chance, then what was looked for and not seen, or could not be said."""
+    """Yield the effects that are clear of chance, then what was looked for and not found, or is unknown."""
     yield from _of_ratings([probe for probe in probes if probe.probe in _SEEN])
     for name, what in _NAMED.items():
         own = [probe for probe in probes if probe.probe == name]
@@ -100,7 +100,7 @@ def _place(first: Figure) -> str:
 
 
 def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
-    """How often the order decided, judge by judge."""
+    """Yield for each judge how often the order decided."""
     for probe in probes:
         if probe.voice == "panel" or probe.moved is None or not probe.moved.known or not probe.moved.value:
             continue
@@ -111,7 +111,7 @@ def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
 
 
 def _attacks(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
-    """How often, and which, of the judges whose scores moved."""
+    """Yield for each judge whose scores moved how often they did, and by which attacks."""
     for probe in probes:
         if probe.moved is None or not probe.moved.known or not probe.moved.value:
             continue

@@ -1,7 +1,7 @@
-"""Biases of the voices: all probes of one dimension, with p corrected by Holm for their number.
+"""All probes for biases in one dimension, with p corrected by Holm for their number.
 
-What is seen in the items that were judged anyway stands here; what was tried out on variants of them in trying.py, what
-the order of a pair's texts does in placing.py, and whether judges favour their own family in kinship.py.
+This module has the probes that use items as they were judged. Those that try variants of items are in trying.py, the
+effect of the order of a pair's texts is in placing.py, and preference for a judge's own family in kinship.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def probed(
     varied: Mapping[str, Floats],
     orders: Sequence[Mapping[str, Floats]],
 ) -> list[ProbeStatistics]:
-    """All probes of all voices: one score an item each, one a variant, and of pairs one in each of two orders."""
+    """Return all probes of all raters. `voices` have one score an item, `varied` one a variant, and `orders` the
+    scores of pairs in each of two orders."""
     found = [*_seen(job, of, voices), *self_preference(job, of), *tried(job, of, voices, varied)]
     if orders:
         found += placed(job, of, *orders)
@@ -46,9 +47,11 @@ def probed(
 
 
 def _seen(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[Probed]:
-    """Of each rated item, the voice's score less people's mean is regressed on what the probe measured. People's own
-    noise is in the difference alone, so that it widens the interval and does not bend the slope, as it would where
-    people's score is held fixed as a covariate."""
+    """Regress the rater's score less people's mean, over the rated items, on what the probe measured.
+
+    People's noise is in the difference alone, so it widens the interval and does not bias the slope, as it would if
+    people's score were a fixed covariate.
+    """
     people = of.people.means(job.items)
     for probe, measured in job.probes.items():
         x = np.log2(measured.clip(1)) if probe == "verbosity" else measured
@@ -57,7 +60,7 @@ def _seen(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> 
 
 
 def _slope(probe: Seen, x: Floats, apart: Floats) -> tuple[Result, float | None]:
-    """The slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
+    """Return the slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
     usable = ~(np.isnan(x) | np.isnan(apart))
     x, apart = x[usable], apart[usable]
     if len(x) < FEWEST:

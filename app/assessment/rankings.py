@@ -1,8 +1,8 @@
-"""Lists that were ranked by their pairs: how far a voice's order of the candidates is people's.
+"""Measures how far a rater orders the candidates of lists as people do, where lists were ranked by their pairs.
 
-Kendall's tau-b of one list and one person is taken over the pairs of it that both compared, so it needs no full order
-of either; where preferences follow from two orders and all pairs are compared, it is the tau of these. Intervals are by
-list.
+Kendall's tau-b of a list and a person is taken over the pairs that both compared, so neither needs a full order; where
+preferences follow from two orders and all pairs are compared, it is the tau of these orders. Intervals are clustered
+by list.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dicast.app.statistics.means import mean
 
 
 def rankings(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[RankingAgreement]:
-    """Of each voice (one preference a pair) and of a person against the other people; nothing where no lists were
-    ranked, or nobody has rated any of their pairs."""
+    """Yield the agreement of each rater (one preference a pair) with people, and of a person with the other people.
+    Yields nothing if no lists were ranked, or nobody has rated any of their pairs."""
     people = of.people
     if job.lists is None or not people.raters:
         return
@@ -36,7 +36,7 @@ def rankings(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) 
 
 
 def _agreement(name: str, one: Floats, other: Floats, lists: Ints) -> RankingAgreement:
-    """Columns are compared with columns, or the only one of `one` with all."""
+    """Compare the columns of `one` with those of `other`, or the only column of `one` with each of them."""
     one = np.broadcast_to(one, other.shape)
     both = ~(np.isnan(one) | np.isnan(other))
     x, y = np.where(both, one, 0.0), np.where(both, other, 0.0)

@@ -1,7 +1,7 @@
-"""Who wins of those that were compared two by two: against all others, against each other, and who is the best.
+"""Statistics of contestants that were compared in pairs: how often each wins, against whom, and which is the best.
 
-What few or one-sided comparisons leave open is told with its doubt: shares of wins by Wilson's interval, and strengths
-with a prior, beside the reason why nobody can be ranked by the comparisons alone.
+Where comparisons are few or one-sided, the uncertainty is reported: shares of wins with Wilson's interval, and
+strengths with a prior, with the reason why the comparisons alone rank nobody.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dicast.app.statistics.preferences import bradley_terry, likely_strengths, s
 
 MOST_CONTESTANTS = 50
 MOST_MEETING = 20
-"""With more, the table of who meets whom is longer than anybody reads."""
+"""With more contestants, the table of meetings is longer than anybody reads."""
 NOBODY_NAMED = "the job keeps no metadata candidate_a and candidate_b, or system_a and system_b, of its pairs"
 
 
 class Rivals(NamedTuple):
-    """As in `PreferenceStatistics`."""
+    """The fields of `PreferenceStatistics` with these names."""
 
     rates: list[WinRate]
     meetings: list[Meeting]
@@ -36,7 +36,7 @@ class Rivals(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Who met whom (codes), whether the first won (ties half), and what the pair is clustered by."""
+    """The pairs: who met whom (codes), whether the first won (ties count half), and the cluster of each pair."""
 
     names: list[str]
     a: Ints
@@ -46,7 +46,7 @@ class _Pairs(NamedTuple):
 
 
 def rivals(job: JobScores, wins: Floats, rng: np.random.Generator) -> Rivals:
-    """By the panel's choices, one a pair: 1 where A wins, 0 where B does, 0.5 for a tie."""
+    """Compute the statistics from the panel's choices, one a pair: 1 where A wins, 0 where B does, 0.5 for a tie."""
     if job.sides is None:
         return Rivals([], [], [], NOBODY_NAMED)
     first, second = job.sides
@@ -63,7 +63,7 @@ def rivals(job: JobScores, wins: Floats, rng: np.random.Generator) -> Rivals:
 
 
 def _rates(pairs: _Pairs) -> list[WinRate]:
-    """Each one's share of wins against all others, the best first."""
+    """Return each contestant's share of wins against all others, the best first."""
     told = []
     for code, name in enumerate(pairs.names):
         own = np.concatenate([pairs.wins[pairs.a == code], 1 - pairs.wins[pairs.b == code]])
@@ -93,7 +93,7 @@ def _meetings(pairs: _Pairs) -> list[Meeting]:
 
 
 def _ranked(pairs: _Pairs, rng: np.random.Generator) -> tuple[list[Contestant], str | None]:
-    """Whoever was compared, best first; and why they are ranked with the help of a prior, if they are."""
+    """Return the contestants, best first, and the reason if they could be ranked only with the help of a prior."""
     codes = np.array([f"{at:06d}" for at in range(len(pairs.names))])
     found = bradley_terry(codes[pairs.a], codes[pairs.b], pairs.wins, pairs.piece, rng)
     reason = found.reason if isinstance(found, Unknown) else None
@@ -109,8 +109,8 @@ def _ranked(pairs: _Pairs, rng: np.random.Generator) -> tuple[list[Contestant], 
 
 
 def _pieces(job: JobScores, contestants: int) -> Ints:
-    """What the comparisons are clustered by: the lists that they are of, where these are many enough; else each is its
-    own, and the answer is one on these very texts."""
+    """Return the clusters of the comparisons: their lists, if there are enough of them. Otherwise each comparison is
+    a cluster of its own, and the result holds for these very texts only."""
     lists = job.lists
     many = lists is not None and len(np.unique(lists)) >= max(FEWEST, contestants)
     return lists if many and lists is not None else np.arange(job.items)

@@ -1,4 +1,4 @@
-"""Two runs over the same items: how far each judge's scores moved."""
+"""Compares two runs over the same items: how far each judge's scores moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dicast.app.statistics.runs import NotComparable, RunScores, check_comparabl
 
 
 def differing(first: Report, second: Report) -> list[str]:
-    """Why two runs measure different things; empty if they may be compared."""
+    """Return why two runs measure different things; empty if they may be compared."""
     measured = [
         {d.id: RunScores(d.rubric, RatingScale(d.scale_min, d.scale_max)) for d in report.dimensions}
         for report in (first, second)
@@ -32,7 +32,8 @@ def differing(first: Report, second: Report) -> list[str]:
 
 
 def shifts(first: pd.DataFrame, second: pd.DataFrame, most: int) -> tuple[list[JudgeShift], list[MovedItem]]:
-    """All shifts, and the items that moved most. The frames have a row an opinion: item, dimension, rater, score."""
+    """Return all shifts, and the items that moved most. The frames have a row for each opinion: item, dimension,
+    rater, score."""
     scored = [frame[frame["score"].notna()] for frame in (first, second)]
     found = compare_runs(*(Checked(frame, 0) for frame in scored), most=most)
     told = [

@@ -1,4 +1,4 @@
-"""A job's scores as arrays, whatever they were read from."""
+"""A job's scores as arrays, wherever they were read from."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.combining import combine_majority, combine_mean
 
 MOST_LEVELS = 20
-"""Tables of more levels say nothing that correlations do not, and take their square in memory."""
+"""Tables with more levels say no more than correlations do, and their memory grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Ratings of one dimension: `scores` (rated items x raters, NaN where missing) of the items at the places `rated`.
+    """People's ratings of one dimension. `scores` (rated items x raters, NaN where missing) are those of the items
+    with the indices `rated`.
 
-    `probabilities` (one a rated item) is how likely each was to be rated, None where that is not known. `flaw` says why
-    known ones cannot be used.
+    `probabilities` is the probability with which each rated item was drawn, None if unknown. `flaw` says why known
+    probabilities cannot be used.
     """
 
     rated: Ints
@@ -35,21 +36,21 @@ class People:
     flaw: str | None = None
 
     def means(self, items: int) -> Floats:
-        """People's mean of each of all items, NaN where nobody rated."""
+        """Return people's mean for each of all items, NaN where nobody rated."""
         result = np.full(items, np.nan)
         if self.raters:
             result[self.rated] = combine_mean(self.scores)
         return result
 
     def among(self, chosen: Bools) -> People:
-        """What they said of the chosen ones of all items, which are counted anew."""
+        """Return the ratings of the chosen ones of all items, with the items' indices among the chosen."""
         inside = chosen[self.rated]
         chances = None if self.probabilities is None else self.probabilities[inside]
         places = (np.cumsum(chosen) - 1)[self.rated[inside]]
         return replace(self, rated=places, scores=self.scores[inside], probabilities=chances)
 
     def chances(self, items: int) -> Floats | None:
-        """How likely each of all items was to be rated, as far as it is known."""
+        """Return the probability with which each of all items was drawn, NaN where it is unknown."""
         if self.probabilities is None:
             return None
         result = np.full(items, np.nan)
@@ -61,17 +62,17 @@ NOBODY = People(np.empty(0, dtype=np.int64), (), np.empty((0, 0)))
 
 
 def nothing() -> Floats:
-    """The scores of no variants."""
+    """Return the scores of no variants."""
     return np.empty((0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class DimensionScores:
-    """One dimension: judges' scores (items x judges x replicates, NaN where missing), people's, and the judges' of
-    the items' variants (variants x judges x replicates).
+    """One dimension: the judges' scores (items x judges x replicates, NaN where missing), people's ratings, and the
+    judges' scores of variants (variants x judges x replicates).
 
-    Of pairs that were judged in both orders, `orders` has the scores of each (... x replicates x 2, the given one
-    first), told of the pair's own A and B, and `scores` what both come to together.
+    For pairs that were judged in both orders, `orders` has the scores in each order (... x replicates x 2, the given
+    order first), in favour of the pair's own A, and `scores` has both combined.
     """
 
     dimension: ReportDimension
@@ -88,14 +89,14 @@ class DimensionScores:
 
     @property
     def everywhere(self) -> Bools:
-        """Which judges were asked about all items. The others' scores are those of items on which the judges before
-        had not settled the outcome, which are no sample of all."""
+        """Which judges were asked about all items. The others were asked only about items on which the judges before
+        had not settled the outcome, and these are no sample of all items."""
         return np.array([count == 0 for count in self.spared] or [True] * self.scores.shape[1])
 
     @property
     def of_audit(self) -> DimensionScores | None:
-        """The items on which an escalating panel asked everybody all the same, without their variants: a random sample
-        of all items, so that it tells of all judges. None without any."""
+        """The scores on the items of the audit, without their variants, None if there is no audit. All judges were
+        asked about these items, which are a random sample of all, so they are representative for all judges."""
         if self.audited is None or not self.audited.any():
             return None
         return replace(
@@ -111,12 +112,13 @@ class DimensionScores:
 
     @property
     def answers(self) -> Floats:
-        """All that each judge said (items x judges x rounds): each order of a pair is a round of its own."""
+        """All scores of each judge (items x judges x rounds): each order of a pair is a round of its own."""
         return self.scores if self.orders is None else self.orders.reshape(*self.orders.shape[:2], -1)
 
     @property
     def labels(self) -> Floats:
-        """Each judge's commonest score over the replicates (items x judges): what counts labels takes no means."""
+        """Each judge's commonest score over the replicates (items x judges), for statistics that count labels and
+        take no means."""
         items, judges, replicates = self.scores.shape
         if replicates == 1:
             return self.scores[:, :, 0]
@@ -128,7 +130,7 @@ class DimensionScores:
 
     @property
     def levels(self) -> Floats | None:
-        """The scale's values, unless there are too many for a table of them."""
+        """The values of the scale, None if there are too many for a table."""
         low, high = self.dimension.scale_min, self.dimension.scale_max
         few = high - low < MOST_LEVELS or self.dimension.kind == "labels"
         return np.arange(low, high + 1, dtype=np.float64) if few else None
@@ -141,7 +143,7 @@ class DimensionScores:
 
 
 def settled_orders(orders: Floats) -> Floats:
-    """Preferences by order (... x 2) as one each: as app/domain/preference.py has it, for arrays."""
+    """Combine the preferences in both orders (... x 2) into one, as app/domain/preference.py does, for arrays."""
     both = np.nan_to_num(orders)
     preferred = (both != 0).sum(axis=-1)
     turned = both.prod(axis=-1) < 0
@@ -151,7 +153,7 @@ def settled_orders(orders: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Which of `names` each item belongs to; -1 for an item that names none."""
+    """The label of each item as an index into `names`; -1 for an item without a label."""
 
     names: tuple[str, ...]
     codes: Ints
@@ -159,20 +161,20 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """The variants of items that were judged for probes: what was changed (a code of `labels`) in which `item`."""
+    """The variants of items that were judged for probes: what was changed (an index into `labels`) in which `item`."""
 
     labels: tuple[str, ...]
     label: Ints
     item: Ints
 
     def of(self, labels: Collection[str]) -> Bools:
-        """Which of them have one of these labels."""
+        """Return which variants have one of these labels."""
         return np.isin(self.label, [code for code, label in enumerate(self.labels) if label in labels])
 
 
 @dataclass(frozen=True, slots=True)
 class Kinship:
-    """The families of models of the items' authors, and of the judges (None where it is not known)."""
+    """The model families of the items' authors and of the judges (None if unknown)."""
 
     authors: Labels
     judges: tuple[str | None, ...]
@@ -180,7 +182,7 @@ class Kinship:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A job that ended before all its `items` were judged, since its question was answered."""
+    """A job that ended before all its `items` were judged, because its question was answered."""
 
     answer: JobAnswer
     items: int
@@ -188,9 +190,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class JobScores:
-    """All scores of a job. `groups` are the items' metadata by which they are grouped, `cluster` what belongs together
-    (None: each item is its own), `probes` what each measured probe found of each item (NaN where it is not known),
-    `variants` what was judged once more, and `kinship` who is of whose family, where the job's probes ask for it."""
+    """All scores of a job.
+
+    `groups` are the metadata by which items are grouped, `cluster` says which items belong together (None: each is its
+    own cluster), `probes` has what each measuring probe found of each item (NaN if unknown), `variants` are the
+    variants that were judged, and `kinship` has the families of models, if the job's probes need them.
+    """
 
     items: int
     judges: tuple[str, ...]
@@ -200,11 +205,11 @@ class JobScores:
     probes: Mapping[Seen, Floats] = field(default_factory=dict)
     calibration: Calibration | None = None
     sides: tuple[Labels, Labels] | None = None
-    """Of pairs, who is A and who is B, where the job kept it."""
+    """Who is A and who is B in each pair, if the job kept it."""
     lists: Ints | None = None
-    """Which list of candidates each pair is of, where the job kept it."""
+    """The list of candidates that each pair belongs to, if the job kept it."""
     halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Which half each item belongs to, where a panel's rule learns from one half."""
+    """The half that each item belongs to, if a panel's rule learns from halves."""
     variants: Varied | None = None
     kinship: Kinship | None = None
     stopped: Stopped | None = None

@@ -1,4 +1,5 @@
-"""Escalating panels in sentences: whom they did not ask everywhere, and what that leaves unsaid."""
+"""Sentences on escalating panels: which judges were not asked about all items, and what cannot be said because
+of it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dicast.app.domain.report import ReportDimension
 
 
 def spared_words(dimension: ReportDimension, voices: Sequence[VoiceStatistics], items: int) -> Iterator[str]:
-    """Nothing where every judge was asked everywhere."""
+    """Yield the sentences; none if every judge was asked about all items."""
     spared, rule = [voice for voice in voices if voice.spared], dimension.panel.escalate
     if not spared or rule is None:
         return

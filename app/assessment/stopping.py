@@ -1,9 +1,9 @@
-"""Jobs that ended when their question was answered: what was judged is a random sample, and its size was decided by
-its scores.
+"""Jobs that ended when their question was answered: what was judged is a random sample whose size depended on its
+scores.
 
-Means of such a sample are those of all items. An interval for a sample of a size that was fixed beforehand is not quite
-one for a sample that ended because of what it said; of what was asked the question's own interval is told, which holds
-however often one looks.
+The means of such a sample are unbiased for all items. But an interval for a sample of fixed size is not quite valid
+for a sample that ended because of what it said. For what was asked, the question's own interval is reported, which is
+valid however often one looks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METHOD = "confidence sequence by betting"
 
 
 def stopped_early(job: JobScores) -> StoppedEarly | None:
-    """What the report tells of the job's early end, None where all of it was judged."""
+    """Return what the report says of the job's early end, None if all of it was judged."""
     if job.stopped is None:
         return None
     answer = job.stopped.answer
@@ -34,7 +34,8 @@ def stopped_early(job: JobScores) -> StoppedEarly | None:
 
 
 def with_sequence(job: JobScores, of: DimensionScores, voices: Sequence[VoiceStatistics]) -> list[VoiceStatistics]:
-    """The voices; if the mean of this dimension was asked, the panel's is the question's own."""
+    """Return the raters; if the question was about the mean of this dimension, the panel's mean is replaced by the
+    question's answer."""
     told = list(voices)
     asked = _asked(job, of)
     if asked is not None and (asked.mean_at_least is not None or asked.width is not None):
@@ -44,7 +45,8 @@ def with_sequence(job: JobScores, of: DimensionScores, voices: Sequence[VoiceSta
 
 
 def with_asked_difference(job: JobScores, of: DimensionScores, groups: GroupStatistics) -> GroupStatistics:
-    """The groups; if the difference of two of them was asked, it is the question's own."""
+    """Return the groups; if the question was about the difference of two of them, that difference is replaced by the
+    question's answer."""
     asked = _asked(job, of)
     if asked is None or asked.difference is None or asked.difference.by != groups.by:
         return groups
@@ -62,8 +64,8 @@ def with_asked_difference(job: JobScores, of: DimensionScores, groups: GroupStat
 
 
 def _asked(job: JobScores, of: DimensionScores) -> Question | None:
-    """The question, if it was about this dimension's scores as the statistics have them."""
-    if job.stopped is None or of.dimension.panel.threshold is not None:  # then it was about verdicts
+    """Return the question, if it was about this dimension's scores as the statistics use them."""
+    if job.stopped is None or of.dimension.panel.threshold is not None:  # then the question is about verdicts
         return None
     asked = job.stopped.answer.asked
     return asked if asked is not None and asked.dimension == of.dimension.id else None

@@ -1,7 +1,7 @@
-"""Biases that are tried out: each drawn item beside its own variant, judge by judge.
+"""Biases that are tried out: each drawn item is compared with its own variant, judge by judge.
 
-The effect is the mean difference of the pairs by Student's t over items. That some scores move proves nothing where a
-judge's scores move by themselves: replicates of the same item tell how often they do.
+The effect is the mean difference of the pairs, by Student's t over items. That some scores change proves nothing if a
+judge's scores change by themselves: replicates of the same item show how often they do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SINGLE: Mapping[ProbeName, tuple[str, float]] = {
 def tried(
     job: JobScores, of: DimensionScores, voices: Mapping[str, Floats], varied: Mapping[str, Floats]
 ) -> Iterator[Probed]:
-    """Each probe of each voice: `voices` are their scores of the items, `varied` those of the variants."""
+    """Yield each probe of each rater: `voices` has the scores of the items, `varied` those of the variants."""
     if job.variants is None:
         return
     variants = job.variants
@@ -47,7 +47,7 @@ def tried(
 
 
 def _of_voice(name: str, shift: Floats, variants: Varied, replicates: _Replicates | None) -> Iterator[Probed]:
-    """All that was tried on one voice; `shift` is how far each variant's score lies above its item's."""
+    """Yield all probes of one rater; `shift` is how far each variant's score lies above its item's."""
     if (own := variants.of(_ATTACKS)).any():
         yield _injection(name, shift, own, variants, replicates)
     for probe in ("authority", "sycophancy"):
@@ -68,7 +68,7 @@ def _of_voice(name: str, shift: Floats, variants: Varied, replicates: _Replicate
 
 
 def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
-    """The mean difference by Student's t over items, and its p; NaN is left out."""
+    """Return the mean difference, by Student's t over items, and its p; NaN is left out."""
     given = ~np.isnan(differences)
     differences, items = differences[given], items[given]
     count = len(np.unique(items))
@@ -84,7 +84,7 @@ def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
 
 
 def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Result, float | None]:
-    """What a high claim brings above a low one: that a claim stands in the text at all falls out."""
+    """Compare a high claim with a low one. The effect of the text's making a claim at all cancels out."""
     size = int(item.max()) + 1
     at_high, at_low = np.full(size, np.nan), np.full(size, np.nan)
     at_high[item[high]], at_low[item[low]] = shift[high], shift[low]
@@ -125,19 +125,19 @@ def _injection(
 
 
 class _Replicates:
-    """One judge's scores round by round: of the items (items x rounds), and of the variants (rows x rounds)."""
+    """One judge's scores by round: of the items (items x rounds), and of the variants (rows x rounds)."""
 
     def __init__(self, job: JobScores, of: DimensionScores, name: str) -> None:
         at = job.judges.index(name)
         self.items, self.variants = of.scores[:, at, :], of.varied[:, at, :]
 
     def moved(self, rows: Bools, item: Ints) -> Floats:
-        """Of each of these variants, the share of rounds in which its score was another than the item's."""
+        """Return for each of these variants the share of rounds in which its score differs from the item's."""
         first, second = self.items[item[rows]], self.variants[rows]
         return _share(np.abs(second - first) > SAME, np.isnan(first) | np.isnan(second))
 
     def by_itself(self, rows: Bools, item: Ints) -> Floats:
-        """Of each varied item (once for each of these variants), the share of pairs of rounds that differ."""
+        """Return for each varied item (once for each of these variants) the share of pairs of rounds that differ."""
         own = self.items[item[rows]]
         first, second = np.triu_indices(own.shape[1], 1)
         differ = np.abs(own[:, first] - own[:, second]) > SAME
@@ -145,7 +145,7 @@ class _Replicates:
 
 
 def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Moved | None:
-    """None for a panel, whose mean moves if any judge's score does."""
+    """Return the shares of changed scores, None for a panel, whose mean changes if any judge's score does."""
     if replicates is None:
         return None
     items = variants.item[rows]
@@ -159,13 +159,13 @@ def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Mov
 
 
 def _share(what: Bools, missing: Bools) -> Floats:
-    """The share of each row, NaN where all of it is missing."""
+    """Return the share of each row, NaN for a row without any values."""
     given = (~missing).sum(axis=1)
     return np.where(given > 0, (what & ~missing).sum(axis=1) / np.maximum(given, 1), np.nan)
 
 
 def figure_of_share(shares: Floats, items: Ints) -> Figure:
-    """The mean share, with Wilson's interval for as many independent tries as there are items."""
+    """Return the mean share, with Wilson's interval for as many independent tries as there are items."""
     given = ~np.isnan(shares)
     count = len(np.unique(items[given]))
     if count < FEWEST:

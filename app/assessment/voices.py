@@ -1,4 +1,5 @@
-"""One judge, the panel, or a person: how far it agrees with people, and how far off it is."""
+"""Compares one rater (a judge, the panel, or a person) with people: how far they agree, and how far off the
+rater is."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ONE_RATER = "one person alone has rated this dimension, so there is nobody to co
 
 
 def person(of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics | None:
-    """A person against the other people: the ceiling for a judge. None where nobody has rated."""
+    """Compare a person with the other people, which is the ceiling for a judge. Returns None if nobody has rated."""
     people = of.people
     if not people.raters:
         return None
@@ -47,7 +48,7 @@ def _of_all_ratings(of: DimensionScores) -> Figure:
 def voice(
     name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
 ) -> VoiceStatistics:
-    """A judge or the panel, by its scores (items x replicates), against people."""
+    """Compare a judge or the panel with people, by its scores (items x replicates)."""
     nominal = of.dimension.nominal
     replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
     repeats, own = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=of.bounds))
@@ -59,7 +60,7 @@ def voice(
         return _nothing(name, kind, reason).model_copy(update={"repeats": repeats, "mean": own})
     people, rated = of.people.scores, of.people.rated
     found_mean = judge_with_people(whole[rated], people, of.level, of.levels, rng)
-    # A mean of replicates is on no level: what counts levels is told of the first one.
+    # A mean of replicates is on no level: what counts levels uses the first replicate.
     first = judge_with_people(scores[rated, 0], people, of.level, of.levels, rng) if replicates > 1 else None
     told = _voice(name, kind, found_mean, first, of)
     together = among(np.column_stack([scores[rated, 0], people]), of.level, of.levels, rng)
@@ -75,8 +76,8 @@ def voice(
 
 
 def spared_judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
-    """The judge at this place, who was asked about some items only: told from those of the audit, and without one
-    nothing is known of all items."""
+    """Compare a judge who was asked about some items only with people, on the items of the audit. Without an audit
+    nothing is known of its scores of all items."""
     part, scores, spared = of.of_audit, of.scores[:, at], of.spared[at]
     if part is not None:
         found = voice(name, "judge", part.scores[:, at], part, rng)

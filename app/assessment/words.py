@@ -22,7 +22,7 @@ MOST_BIASES = 5
 MOST_LABELS = 10
 NAMED_MOST = 3
 SAVES = 1.05
-"""A factor below this is told as none."""
+"""Judges that save a smaller factor of ratings are reported as saving none."""
 
 
 def summary(
@@ -34,7 +34,7 @@ def summary(
     *,
     known_probabilities: bool,
 ) -> list[str]:
-    """The dimension in sentences, the most important first."""
+    """Return the dimension in sentences, the most important first."""
     lines: list[str] = []
     if person is None:
         lines.append("Nobody has rated this dimension: how far its judges can be trusted cannot be said.")
@@ -102,7 +102,7 @@ def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> It
 
 
 def _kappas(named: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
-    """Of labels without an order: agreement beyond chance."""
+    """Yield the agreement beyond chance, for labels without an order."""
     best = max((v for v in named if v.kappa.known), key=lambda v: v.kappa.value or 0.0)
     rate = "" if best.base_rate is None else f" (people's commonest label is {best.base_rate:.0%} of theirs)"
     yield f"The judge who agrees with people best is {best.name}, with a kappa of {told(best.kappa)}{rate}."
@@ -110,7 +110,7 @@ def _kappas(named: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterat
 
 
 def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
-    """A judge beside a person, by whether their intervals keep apart."""
+    """Compare a judge with a person, by whether their intervals overlap."""
     judge, other = best.pearson, person.pearson
     assert judge.low is not None and judge.high is not None and other.low is not None and other.high is not None
     if judge.low > other.high:
@@ -148,7 +148,7 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
 
 
 def calibrated_words(voices: Sequence[CalibratedVoice]) -> Iterator[str]:
-    """What the calibration makes of the panel's mean, or of the one judge's."""
+    """Yield the calibrated mean of the panel, or of the only judge."""
     if not voices:
         return
     whole = voices[-1]
@@ -166,7 +166,7 @@ def calibrated_words(voices: Sequence[CalibratedVoice]) -> Iterator[str]:
 
 
 def panel_words(dimension: ReportDimension) -> Iterator[str]:
-    """What the panel's rule has learned."""
+    """Yield what the panel's rule has learned."""
     found = dimension.learned
     if found is None:
         return
@@ -187,7 +187,7 @@ def panel_words(dimension: ReportDimension) -> Iterator[str]:
 
 
 def label_words(shares: Sequence[LabelShare]) -> Iterator[str]:
-    """How common each label is."""
+    """Yield how common each label is."""
     for share in shares[:MOST_LABELS]:
         line = f"{share.label!r} is {told(share.judges)} of the judges' opinions"
         yield f"{line}; of people's it would be {told(share.people)}." if share.people.known else f"{line}."
@@ -196,7 +196,7 @@ def label_words(shares: Sequence[LabelShare]) -> Iterator[str]:
 
 
 def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
-    """How often A is preferred, and who is the best."""
+    """Yield how often A is preferred, and which contestant is best."""
     if found is None:
         return
     line = f"The panel prefers A in a share of {told(found.wins)}, ties counted half"
@@ -226,7 +226,7 @@ def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
 
 
 def _not_apart(found: PreferenceStatistics) -> str:
-    """Who of those ranked cannot be told from the first, as their intervals overlap."""
+    """Name the contestants that cannot be told from the first, because their intervals overlap."""
     first, *others = found.contestants
     low = first.strength.low or 0.0
     near = [one.name for one in others if one.strength.high is not None and one.strength.high >= low]

@@ -28,7 +28,7 @@ def issue_token(
     terminal: Terminal, subject: str, scopes: list[str], *, ttl: str, node: str, pools: list[str] | None,
     labels: list[str] | None,
 ) -> None:  # fmt: skip
-    """Print a new token on standard output, and what it is good for on standard error."""
+    """Print a new token on standard output, and what it permits on standard error."""
     dicast, known = application(terminal), [scope for scope in Scope if scope is not Scope.NODE_HEARTBEAT]
     if wrong := next((scope for scope in scopes if scope not in known), None):
         raise Refused(f"--scope must be one of {', '.join(known)}, got {wrong!r}")
@@ -66,7 +66,7 @@ def list_tokens(terminal: Terminal, *, json: bool) -> None:
 
 
 def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool) -> None:
-    """End one token, one node, or all. Raises `TokenError` for one that is not known."""
+    """Revoke one token, one node, or all. Raises `TokenError` for an unknown one."""
     if sum(map(bool, (id, node, every))) != 1:
         raise Refused("give the id of a token, or --node NODE, or --all")
     dicast = application(terminal)
@@ -80,7 +80,8 @@ def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool)
 
 
 def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
-    """What was done, and how many tokens or nodes it was."""
+    """Revoke a token, a node, or all (neither given). Return what was done, and how many tokens or nodes were
+    revoked."""
     membership = dicast.membership
     if id:
         ended = membership.revoke(id)
@@ -104,7 +105,7 @@ def rotate_key(terminal: Terminal, overlap: str) -> None:
 
 
 def show_audit(terminal: Terminal, newest: int, *, json: bool) -> None:
-    """Show the newest lines of all parts, by their times, and what is counted and has no line yet."""
+    """Show the newest lines of all parts, by their times, and how many counted events have no line yet."""
     log = application(terminal).audit
     entries = log.entries(newest)
     if json:
@@ -130,7 +131,7 @@ def show_audit(terminal: Terminal, newest: int, *, json: bool) -> None:
 
 
 def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
-    """Say whether the log is whole; `Exit.FAILED` if it is not."""
+    """Say whether the log is intact. Returns `Exit.FAILED` if it is not."""
     finding = application(terminal).audit.verify()
     code = Exit.OK if finding.whole else Exit.FAILED
     if json:
@@ -153,7 +154,7 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
 
 
 def seconds(option: str, text: str) -> float:
-    """A time as it is given to an option; raises `Refused`."""
+    """Parse a duration as it is given to an option. Raises `Refused`."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     if match is None:
         raise Refused(f"{option} must be a number of seconds, or one with s, m, h or d, got {text!r}")

@@ -1,4 +1,5 @@
-"""`dicast token ...` and `dicast audit ...`: options and help. The work is done in `dicast.app.cli.access`."""
+"""Options and help of `dicast token ...` and `dicast audit ...`. The commands are implemented in
+`dicast.app.cli.access`."""
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 
 from __future__ import annotations

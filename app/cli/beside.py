@@ -1,4 +1,4 @@
-"""The HTML report beside a job's results, which its worker writes after the job has ended."""
+"""Waits for the HTML report beside a job's results, which a worker writes after the job has ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dicast.app.cli.console import Terminal
 from dicast.app.reports.files import REPORT
 
 LOCAL_S = 30.0
-"""It takes a second or two; on a machine at its limits longer."""
+"""Writing it takes a second or two, longer on a machine under full load."""
 ELSEWHERE_S = 10.0
-"""Workers on other machines may have been told to write none."""
+"""Workers on other machines may be configured to write no page."""
 LOOK_S = 0.1
 PAGE = "report.html"
 
@@ -24,7 +24,8 @@ def wait_for_page(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether the report of what the folder now holds is there, at the latest after so many seconds."""
+    """Wait up to so many seconds until the page is at least as new as the report in the folder. Return whether
+    it is."""
     until = clock() + seconds
     while not _current(folder):
         if clock() >= until:
@@ -41,7 +42,7 @@ def _current(folder: Path) -> bool:
 
 
 def tell_page(terminal: Terminal, folder: Path, job_id: str) -> None:
-    """Say where the report is, or how it is made."""
+    """Say where the page is, or how to write it."""
     if (folder / PAGE).exists():
         terminal.say(f"Report in {folder / PAGE}")
     else:

@@ -1,4 +1,4 @@
-"""`dicast calibrate`: maps from judges' scores to people's, learned from a finished job and written to a file."""
+"""`dicast calibrate` learns maps from judges' scores to people's from a finished job, and writes them to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dicast.app.reports.durable import replacing
 def calibrate_job(
     terminal: Terminal, job: str, out: str, *, method: Method, dimensions: Sequence[str], json: bool
 ) -> None:
-    """Write the maps, and show what each is worth. Raises `NoLibraries`, `NoFingerprints`, `Refused`, OSError."""
+    """Write the maps, and show how much each improves scores. Raises `NoLibraries`, `NoFingerprints`, `Refused`,
+    OSError."""
     from dicast.app.reports.assessing import calibrate  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_calibration  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`dicast cluster ...`: the nodes, as a table or as JSON, once or each second."""
+"""`dicast cluster ...` shows and steers the nodes; output is a table or JSON, once or each second."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLES = {
 
 
 def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: bool) -> None:
-    """A line a node, or JSON: a list of them."""
+    """Show a line for each node, or a JSON list of them."""
     wanted = NodeStatus(status) if status else None
     _show(
         terminal, lambda dicast: dicast.cluster.nodes(wanted), lambda nodes: [asdict(node) for node in nodes], _table,
@@ -42,13 +42,13 @@ def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: boo
 
 
 def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
-    """The installation in numbers, and its nodes."""
+    """Show the installation in numbers, and its nodes."""
     _show(terminal, lambda dicast: dicast.cluster.status(), asdict, _summary, json=json, watch=watch)
 
 
 # ------------------------------------------------------------------ operations
 def cordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
-    """Raises `UnknownNode` or `NodeLeaves`, as do the others."""
+    """Cordon a node. Like the other operations, it raises `UnknownNode` or `NodeLeaves`."""
     return _told(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)
 
 
@@ -57,7 +57,7 @@ def uncordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
 
 
 def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, json: bool) -> Exit:
-    """With `wait`, until it has no call open, or is gone."""
+    """Drain a node; with `wait`, return once it has no open calls or is gone."""
     cluster = application(terminal).cluster
     found = cluster.drain(node, by=operator(), deadline_s=deadline_s)
     while wait and found.status is NodeStatus.DRAINING:
@@ -67,7 +67,7 @@ def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, 
 
 
 def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
-    """Raises `NodeBusy` besides."""
+    """Remove a node. Also raises `NodeBusy`."""
     cluster = application(terminal).cluster
     found = cluster.node(node)
     cluster.remove(found.id, by=operator(), force=force)
@@ -76,7 +76,7 @@ def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
 
 
 def steal_work(terminal: Terminal, *, json: bool) -> None:
-    """Tells the moves and their total."""
+    """Move waiting work to idle nodes, and show the moves and their total."""
     found = application(terminal).cluster.steal(by=operator())
     if json:
         moves = [{"donor": donor, "receiver": receiver, "units": units} for donor, receiver, units in found.moves]

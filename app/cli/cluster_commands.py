@@ -1,4 +1,4 @@
-"""`dicast cluster`: its commands, options and help; see `dicast.app.cli.cluster` for the work."""
+"""Options and help of `dicast cluster`. The commands are implemented in `dicast.app.cli.cluster`."""
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 
 from __future__ import annotations

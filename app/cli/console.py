@@ -1,6 +1,6 @@
-"""The two outputs of a command, and how it ends: results go to stdout, all that is said about them to stderr.
+"""The two outputs of a command: results go to stdout, and all messages about them to stderr.
 
-rich is loaded with the first word, so that `--help`, which needs none of it, answers at once.
+rich is imported with the first message, so that `--help`, which needs none of it, answers at once.
 """
 # ruff: noqa: PLC0415  (see above)
 
@@ -23,11 +23,11 @@ MESSAGE_CHARS = 2000
 
 
 class Refused(DicastError):
-    """The command cannot do what it is asked for; the message says why and what would help."""
+    """The command cannot do what was asked; the message says why and what would help."""
 
 
 class Terminal:
-    """Standard output and error as rich consoles. `secrets` are masked in all that is said."""
+    """Standard output and error as rich consoles. `secrets` are masked in all messages."""
 
     def __init__(self) -> None:
         self.debug = False
@@ -48,14 +48,14 @@ class Terminal:
         return Console(stderr=True, highlight=False)
 
     def say(self, message: str, style: str = "") -> None:
-        """A line on stderr; texts of jobs, models and errors cannot move the cursor or colour it."""
+        """Print a message on stderr. Texts of jobs, models and errors cannot move the cursor or colour it."""
         from rich.text import Text
 
         for line in self._masked(message).splitlines():
             self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)
 
     def emit(self, document: str) -> None:
-        """A document for other programs on stdout: UTF-8, whatever the terminal speaks."""
+        """Write a document for other programs to stdout, in UTF-8 whatever the terminal's encoding."""
         try:
             sys.stdout.flush()
             sys.stdout.buffer.write(document.encode() + b"\n")
@@ -64,8 +64,8 @@ class Terminal:
             self.out.on_broken_pipe()  # ends the process, as it does when a table is cut short
 
     def fail(self, error: BaseException) -> Exit:
-        """Say why a command ends. What Dicast itself foresees needs one line; anything else tells where it comes from,
-        with `--debug` by its whole traceback."""
+        """Print why a command failed, and return its exit code. An expected error takes one line; any other names its
+        place in the code or, with `--debug`, comes with its traceback."""
         known = foreseen(error)
         if known is not None:
             self.say("dicast: " + "\n  ".join(known.lines), "red")
@@ -88,11 +88,11 @@ class Foreseen(NamedTuple):
 
 
 STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalError"}
-"""By name: loading their modules takes long, and one that is not loaded has raised nothing."""
+"""Errors of the store, by name: their modules take long to load, and one that is not loaded has raised nothing."""
 
 
 def foreseen(error: BaseException) -> Foreseen | None:
-    """What to say of an error that a person can do something about; None for any other."""
+    """Return what to say of an error that a person can do something about, None for any other error."""
     if isinstance(error, DicastError):
         return Foreseen(str(error).splitlines(), error.exit_code)
     if {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__} & STORE_TROUBLE:

@@ -1,4 +1,4 @@
-"""Where progress is shown: a block that renews itself on a terminal, now and then a line elsewhere, or nowhere."""
+"""Displays of progress: a block that is redrawn on a terminal, a line now and then elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE_EVERY_S = 10.0
 
 
 class Display(Protocol):
-    """`pause` makes room for a question, until the next `show`."""
+    """Shows progress. `pause` makes room for a question, until the next `show`."""
 
     def show(self, sight: Sight) -> None: ...
     def pause(self) -> None: ...
@@ -22,14 +22,14 @@ class Display(Protocol):
 
 class NoDisplay:
     def show(self, sight: Sight) -> None:
-        """Nobody looks."""
+        """Show nothing."""
 
     def pause(self) -> None:
-        """Nothing is in the way."""
+        """Do nothing: there is nothing to remove."""
 
 
 class Block:
-    """Some lines at the bottom of a terminal; gone when it is paused."""
+    """Some lines at the bottom of a terminal, which are removed when it is paused."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._console = terminal.err
@@ -50,7 +50,7 @@ class Block:
 
 
 class Lines:
-    """A line when the state or a notice changes, and every `LINE_EVERY_S` while units come in."""
+    """Prints a line when the state or a notice changes, and every `LINE_EVERY_S` while units are completed."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -68,11 +68,12 @@ class Lines:
             self._terminal.say(self._progress.line())
 
     def pause(self) -> None:
-        """Lines stay."""
+        """Do nothing: lines stay."""
 
 
 def display(terminal: Terminal, *, quiet: bool) -> Display:
-    """The display that fits; `quiet` keeps it off unless it is a terminal's block, which leaves nothing behind."""
+    """Return the display that fits the terminal. With `quiet` there is none, except for a terminal's block, which
+    leaves nothing behind."""
     if terminal.err.is_terminal and not terminal.err.is_dumb_terminal:
         return Block(terminal)
     return NoDisplay() if quiet else Lines(terminal)

@@ -1,4 +1,4 @@
-"""`dicast doctor`: its findings as they are made, worst ones told by colour and exit code."""
+"""`dicast doctor` prints its findings as they are made; colour and exit code show the worst."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MARKS = {
     Severity.ERROR: ("ERROR", "bold red"),
 }
 NEVER = 100_000
-"""Columns of a file, which nothing has to fit into."""
+"""The line width when output goes to a file, so that no line is wrapped."""
 MARK_WIDTH = max(len(mark) for mark, _ in MARKS.values())
 
 
 def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
-    """`FAILED` if any finding is an error."""
+    """Print the findings. Returns `Exit.FAILED` if any of them is an error."""
     findings: list[Finding] = []
     for finding in examine(environment(), call=call):
         findings.append(finding)

@@ -1,4 +1,4 @@
-"""A worker that is started before one knows whether it is needed, because it takes long to load."""
+"""Starts a worker process before it is known whether it is needed, because it takes long to load."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from dicast.app.cli.local_worker import WorkerOrder
 
 
 def local_changes(out: str | None) -> dict[str, str]:
-    """With --local, this command's worker writes the files, so it may as well write them where they are wanted."""
+    """Return the changes of settings for `--local`: the command's own worker writes the files to where they are
+    wanted."""
     return {} if out is None else {"DICAST_RESULTS_DIR": str(Path(out).resolve())}
 
 
 def early_worker(out: str | None) -> EarlyWorker:
-    """For `dicast run --local --out OUT`: to be entered before what that command itself needs is loaded."""
+    """Return the early worker of `dicast run --local --out OUT`, to be entered before the command's own imports."""
     return EarlyWorker(local_changes(out))
 
 
 class EarlyWorker:
-    """A process that loads what a worker loads, and becomes one only when it is told to. Leaving ends one that never
-    was told. `changes` are made to this process's environment."""
+    """A process that loads what a worker needs, and becomes a worker only when `begin` is called. Leaving the block
+    ends a process that has not begun. `changes` are made to this process's environment."""
 
     def __init__(self, changes: Mapping[str, str]) -> None:
         self._begun = False
@@ -35,7 +36,8 @@ class EarlyWorker:
         )  # fmt: skip
 
     def begin(self, name: str, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
-        """Have it be the worker `name`, with the settings in `environ`; None if it has ended, whatever the reason."""
+        """Make the process the worker `name`, with the settings in `environ`. Return None if the process has ended
+        for any reason."""
         assert self._process.stdin is not None
         try:
             with self._process.stdin as order:
@@ -49,7 +51,7 @@ class EarlyWorker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, unless it is a worker."""
+        """End the process, unless it has become a worker."""
         if not self._begun:
             self._process.kill()
             self._process.wait()

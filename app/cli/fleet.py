@@ -1,4 +1,4 @@
-"""`dicast fleet status`: several installations rolled up."""
+"""`dicast fleet status` shows several installations at once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ REMARKS = 5
 def show_fleet(
     terminal: Terminal, given: Sequence[str], file: str | None, timeout_s: float, *, json: bool, watch: bool
 ) -> Exit:
-    """`FAILED` if an installation did not answer, or has work that no living node may take; with `watch`, the last look
-    counts. Raises `FleetRefused` and `SettingsError`."""
+    """Show the installations. Returns `Exit.FAILED` if one did not answer, or has work that no living node may take;
+    with `watch`, the last answers count. Raises `FleetRefused` and `SettingsError`."""
     environ = environment()
     settings = Settings.from_env(environ)
     fleet = fleet_of(given, Path(file or settings.fleet_file), environ, settings.fleet_token)

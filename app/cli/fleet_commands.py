@@ -1,4 +1,4 @@
-"""`dicast fleet`: its command, options and help; see `dicast.app.cli.fleet` for the work."""
+"""Options and help of `dicast fleet`. The command is implemented in `dicast.app.cli.fleet`."""
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ fleet = typer.Typer(help="See several installations at a glance.", no_args_is_he
 
 @fleet.callback()
 def _every_command() -> None:
-    """A group, though it has one command."""
+    """Make `fleet` a group, although it has only one command."""
 
 
 @fleet.command("status")

@@ -1,6 +1,6 @@
-"""Follow a job to its end: the ledger is asked several times a second, and its state alone decides.
+"""Follows a job to its end. The ledger is polled several times a second, and its state alone decides.
 
-A thread of its own asks, so that a store that does not answer never keeps the person waiting at the keyboard.
+A separate thread polls, so that a store that does not answer never blocks the person at the keyboard.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ LOOK_EVERY_S = 0.25
 WORKERS_EVERY_S = 2.0
 TICK_S = 0.05
 STILL_S = 3.0
-"""A job that does not move for so long is asked for the reason."""
+"""After so long without progress, the reason is looked up."""
 HURRY_S = 10.0
-"""How long a cancelled job may take to end where nobody is there to lose patience."""
+"""How long a cancelled job may take to end if nobody is at the terminal."""
 AWAY_AFTER_S = 2.0
 STORE_AWAY_MAX_S = 600.0
-"""A store that is silent for longer ends the watching; the job goes on when the store is back."""
+"""A store that does not answer for longer ends the watching; the job goes on when the store is back."""
 
 
 class StoreAway(DicastError, RuntimeError):
-    """The store has been silent for too long. The job is not lost by that."""
+    """The store has not answered for too long. The job is not lost by that."""
 
     problem = "store-away"
 
@@ -44,7 +44,7 @@ class StoreAway(DicastError, RuntimeError):
 
 
 class JobVanished(DicastError, LookupError):
-    """The ledger held the job and does not any more: the store lost its data, or the job's retention is over."""
+    """The ledger no longer has the job: the store lost its data, or the job's retention is over."""
 
     problem = "unknown-job"
 
@@ -52,7 +52,7 @@ class JobVanished(DicastError, LookupError):
 
 
 class Action(StrEnum):
-    """What to do with a job whose watcher was interrupted."""
+    """What to do with a job when its watcher is interrupted."""
 
     DETACH = "detach"
     CANCEL = "cancel"
@@ -62,9 +62,9 @@ class Action(StrEnum):
 class Interrupts:
     """Counts SIGINT, SIGTERM and SIGHUP instead of dying of them, while it is entered and `holding`.
 
-    What the caller has this process ignore (`nohup`, a shell's `&`) stays ignored. While it is not holding, the others
-    raise KeyboardInterrupt, so that a start can be given up. `ordered` tells that the system wants an end, and that
-    nobody is there to be asked.
+    Signals that the caller has this process ignore (`nohup`, a shell's `&`) stay ignored. While it is not holding, the
+    others raise KeyboardInterrupt, so that a start can be aborted. `ordered` is set once the system, not a person,
+    asks for the end, so that nobody is there to be asked.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,7 +86,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Count them within."""
+        """Count signals within the block."""
         before, self.holding = self.holding, True
         try:
             yield
@@ -95,7 +95,7 @@ class Interrupts:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Let them raise KeyboardInterrupt within."""
+        """Let signals raise KeyboardInterrupt within the block."""
         before, self.holding = self.holding, False
         try:
             yield
@@ -110,12 +110,13 @@ class Interrupts:
 
 
 class Lookout:
-    """Asks the ledger about one job from a thread, until it has ended or is stopped."""
+    """Polls the ledger for one job from a thread, until the job has ended or the watching is stopped."""
 
     def __init__(
         self, ledger: LedgerClient, registry: Registry, job_id: str, why: Callable[[JobStatus], str | None]
     ) -> None:
-        """`why` tells what keeps a job that stands still; it is asked in the thread, and may raise redis errors."""
+        """`why` returns what a job that makes no progress waits for; it is called in the thread, and may raise redis
+        errors."""
         self._ledger, self._registry, self._job, self._why = ledger, registry, job_id, why
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lookout for {job_id}", daemon=True)
@@ -133,7 +134,7 @@ class Lookout:
         self._stop.set()
 
     def sight(self) -> Sight | None:
-        """What was seen last, None before the first answer; raises what ended the looking."""
+        """Return the latest state, None before the first answer. Raises the error that ended the polling."""
         if self._failure is not None:
             raise self._failure
         last, away_s = self._last, time.monotonic() - self._answered_s
@@ -146,7 +147,7 @@ class Lookout:
     def _run(self) -> None:
         try:
             self._look()
-        except Exception as error:  # noqa: BLE001  (raised again by `sight`, in the thread that can tell of it)
+        except Exception as error:  # noqa: BLE001  (raised again by `sight`, in the caller's thread)
             self._failure = error
 
     def _look(self) -> None:
@@ -160,7 +161,7 @@ class Lookout:
                     workers, counted_s = len(self._registry.alive()), now_s
                 calls = self._ledger.open_calls()
                 status = self._ledger.status(self._job)
-                # Units that end in an error are no progress: why they do is what there is to tell.
+                # Units that end in an error are no progress: their reason is what should be shown.
                 if seen != (standing := (status.state, status.counters.get("scored", 0))):
                     moved_s, seen, waits_for = now_s, standing, None
                 elif now_s - moved_s > STILL_S and now_s == counted_s:
@@ -186,11 +187,11 @@ def follow(
     cancel: Callable[[], bool],
     alone: Callable[[], bool] = lambda: False,
 ) -> JobStatus | None:
-    """Watch a job until it has ended; returns its last status, or None if its watcher wants to go before.
+    """Watch a job until it has ended. Return its last status, or None if its watcher leaves before.
 
-    Each interrupt is put to `ask`. Once `cancel` has reached the store, the job is still followed to its end, and one
-    more interrupt leaves it to itself; so do `HURRY_S` where nobody can give one (`alone`). Raises `StoreAway` and
-    `JobVanished`.
+    For each interrupt, `ask` decides. Once `cancel` has reached the store, the job is still followed to its end, and
+    one more interrupt leaves it; where nobody can give one (`alone`), it is left after `HURRY_S`. Raises `StoreAway`
+    and `JobVanished`.
     """
     heeded, cancelling, shown_s, since_s = interrupts.presses, False, float("-inf"), 0.0
     while True:

@@ -1,4 +1,4 @@
-"""Options and help of the gate."""
+"""Options and help of `dicast gate`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Summary = Annotated[
 
 
 def demands(**given: Any) -> dict[str, Any]:
-    """What was given of a gate's fields."""
+    """Return those fields of a gate that were set by an option."""
     return {name: value for name, value in given.items() if value not in (None, False)}
 
 

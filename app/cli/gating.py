@@ -1,4 +1,4 @@
-"""`dicast gate`, and the gate of `dicast run`: does a finished job pass?"""
+"""`dicast gate`, and the gate of `dicast run`: check whether a finished job passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CODES = {True: Exit.OK, False: Exit.GATE_FAILED, None: Exit.GATE_UNTOLD}
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What the command line demands, over what the job demands, and where the verdict is to be written."""
+    """What the command line demands in addition to the job, and where the verdict is written."""
 
     demands: dict[str, Any]
     fail_under: Sequence[str] = ()
@@ -39,7 +39,7 @@ class GateOptions:
     summary: bool = False
 
     def gate(self, of_job: JobGate | None) -> JobGate:
-        """The job's gate with what the command line changes. Raises `Refused`."""
+        """Return the job's gate with the changes of the command line. Raises `Refused`."""
         given = of_job.model_dump() if of_job is not None else {}
         thresholds = {**given.get("fail_under", {}), **dict(map(_threshold, self.fail_under))}
         try:
@@ -53,7 +53,7 @@ class GateOptions:
 
     @property
     def asks(self) -> bool:
-        """Whether the command line demands or wants anything."""
+        """Return whether the command line demands anything, or wants the verdict written."""
         return bool(self.demands or self.fail_under or self.junit or self.csv or self.summary)
 
 
@@ -66,9 +66,9 @@ def _threshold(pair: str) -> tuple[str, float]:
 
 
 def check_gate(options: GateOptions, job: EvaluationJob) -> None:
-    """All that a gate needs and that can be known before the job is judged: its thresholds fit the dimensions, the job
-    that it is held against has ended and has files here, the libraries are there, and what is to be written can be.
-    Raises `Refused` or `NoLibraries`."""
+    """Check before the job is judged all that a gate needs: its thresholds fit the dimensions, the baseline has ended
+    and has files here, the libraries are installed, and the output files can be written. Raises `Refused` or
+    `NoLibraries`."""
     gate = options.gate(job.gate)
     dimensions = [ReportDimension.of(dimension) for dimension in job.dimensions]
     try:
@@ -90,7 +90,7 @@ def check_gate(options: GateOptions, job: EvaluationJob) -> None:
 
 
 def check_outputs(options: GateOptions) -> None:
-    """Raises `Refused` where what a gate says could not be written."""
+    """Raise `Refused` if the verdict could not be written."""
     if options.junit_items and options.junit is None:
         raise Refused("--junit-items belongs to --junit FILE, which is not given")
     for option, file in (("--junit", options.junit), ("--csv", options.csv)):
@@ -101,7 +101,7 @@ def check_outputs(options: GateOptions) -> None:
 
 
 def check_file(option: str, file: str) -> None:
-    """Raises `Refused` if no file can be written there. Nothing is left behind."""
+    """Raise `Refused` if this file cannot be written. Nothing is left behind."""
     path = Path(file)
     if path.is_dir():
         raise Refused(f"{option}: {file} is a folder; a file is wanted")
@@ -109,20 +109,20 @@ def check_file(option: str, file: str) -> None:
 
 
 def check_folder(option: str, folder: Path, *, made: bool = False) -> None:
-    """Raises `Refused` if no file can be made in a folder, or, if it is `made` when it is needed, in what there is of
-    the way to it."""
+    """Raise `Refused` if no file can be created in a folder. A folder that is `made` only when it is needed is
+    checked at its nearest existing parent."""
     place = folder.absolute()
     while made and not place.exists() and place != place.parent:
         place = place.parent
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
-    except OSError as error:  # asked by doing it: rights, a full disk and one that is read-only look alike
+    except OSError as error:  # tried, because rights, a full disk and a read-only one all show in this way
         raise Refused(f"{option}: nothing can be written into {place}: {error.strerror or error}") from None
 
 
 def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) -> Exit:
-    """Show whether a finished job passes, and write what is wanted. Raises `Refused`, `NoLibraries`, OSError."""
+    """Show whether a finished job passes, and write the verdict. Raises `Refused`, `NoLibraries`, OSError."""
     found = finished(job)
     gate = options.gate(found.report.gate)
     check_outputs(options)
@@ -135,8 +135,8 @@ def gated(
     terminal: Terminal, folder: Path, report: Report, gate: JobGate, options: GateOptions, *, json: bool = False,
     console: Console | None = None,
 ) -> Exit:  # fmt: skip
-    """The exit code of a finished job by its gate; the checks go to `console`, by default standard output. Raises
-    `Refused`, `NoLibraries`, OSError."""
+    """Check a finished job against its gate and return the exit code. The checks are printed to `console`, by default
+    standard output. Raises `Refused`, `NoLibraries`, OSError."""
     from dicast.app.reports.gate_forms import items_below, markdown, write_csv, write_junit  # noqa: PLC0415
     from dicast.app.reports.gating import FinishedRun, judged  # noqa: PLC0415  (take long to load)
 

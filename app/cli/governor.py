@@ -1,4 +1,5 @@
-"""`dicast governor show|set|unset|slo`: what the governor does in each pool, and what an operator wants of it."""
+"""`dicast governor show|set|unset|slo`: show what the governor does in each pool, and set what an operator wants of
+it."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ SHORT_NAMES = {
     "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",
     "weight": "weights", "project-max": "project_max", "fixed": "adaptive",
 }  # fmt: skip
-"""What the options of `set` are called where that is not the override's own name."""
+"""The options of `set` whose names differ from the override's, with the override's name."""
 
 
 # ------------------------------------------------------------------ show
 def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool) -> None:
-    """Every pool, or all that is known of one; with `watch`, again each second until interrupted (JSON: a document a
-    line). Raises `UnknownPool` for a name that neither the pools file nor anybody's calls know."""
+    """Show every pool, or everything about one; with `watch`, again each second until interrupted (JSON: a document a
+    line). Raises `UnknownPool` for a name that is neither in the pools file nor in use."""
     dicast = application(terminal)
     only = None if pool is None else pool or dicast.pools.default
 
@@ -61,7 +62,7 @@ def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool
 
 
 class _Screenful:
-    """As much as the screen holds; what stands below is counted."""
+    """As many lines as fit on the screen, and a count of those that do not."""
 
     def __init__(self, whole: RenderableType) -> None:
         self._whole = whole
@@ -92,7 +93,7 @@ def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> N
 
 # ------------------------------------------------------------------ set
 def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, Any], **tables: Sequence[str]) -> None:
-    """Set the live overrides that are not None, and those of `tables` by project beside the ones set before."""
+    """Set the live overrides that are not None, and merge those of `tables` by project with the ones set before."""
     override = {name: value for name, value in overrides.items() if value is not None}
     given = {name: dict(_of_project(name, entry) for entry in entries) for name, entries in tables.items() if entries}
     if not override and not given:
@@ -103,7 +104,7 @@ def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, 
 
 
 def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
-    """Take live overrides back: what the pools file says is in force again."""
+    """Take live overrides back, so that the pools file applies again."""
     known = [spec.name for spec in fields(Overrides)]
     taken = known if every else [SHORT_NAMES.get(name, name) for name in names]
     if not taken:
@@ -143,7 +144,7 @@ def _of_project(name: str, given: str) -> tuple[str, float]:
 
 
 def _meant(dicast: Dicast, pool: str | None) -> str:
-    """The pool that was named, or the only one; raises `Refused` where there are several to choose from."""
+    """Return the named pool, or the only one. Raises `Refused` if there are several to choose from."""
     if pool is not None:
         return pool
     names = list(dicast.pools.pools)

@@ -1,4 +1,4 @@
-"""`dicast governor`: its commands, options and help; see `dicast.app.cli.governor` for the work."""
+"""Options and help of `dicast governor`. The commands are implemented in `dicast.app.cli.governor`."""
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 
 from __future__ import annotations

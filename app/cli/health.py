@@ -1,4 +1,4 @@
-"""`dicast health`: is the worker of this host getting on?"""
+"""`dicast health`: check whether the worker of this host works."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BEAT_SILENT_S = 30.0
 
 
 def check_health(*, beat: bool = False) -> Exit:
-    """Prints one line about the worker, or the beat, of this host. Raises `SettingsError` or redis errors, which are
-    ill health too."""
+    """Print one line about the worker, or the beat, of this host, and return the exit code. Raises `SettingsError` or
+    redis errors, which mean that it is unhealthy, too."""
     dicast = create_app(environment())
     if beat:
         age_s = heartbeat.age_s(dicast.settings.state_dir)

@@ -12,9 +12,9 @@ STARTER = Path(config.__file__).parent
 
 
 def make_files(terminal: Terminal, folder: str) -> None:
-    """Write `job.yaml` and `config/pools.toml` into a folder. What is there already stays as it is.
+    """Write `job.yaml` and `config/pools.toml` into a folder. Existing files stay as they are.
 
-    Raises `Refused` if both are there, OSError.
+    Raises `Refused` if both exist, OSError.
     """
     root = Path(folder)
     made = {"job.yaml": STARTER / "jobs" / "starter.yaml", DEFAULTS.pools_file: STARTER / "pools.toml"}

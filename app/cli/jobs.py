@@ -60,7 +60,8 @@ def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
 
 
 def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
-    """A job past its retention in the store is shown from its files, if they are here. Raises `UnknownJob`."""
+    """Show a job. One that is past its retention in the store is shown from its files, if they are here. Raises
+    `UnknownJob`."""
     dicast = application(terminal)
     try:
         status = dicast.ledger.status(job_id)
@@ -103,7 +104,7 @@ def resume_job(terminal: Terminal, job_id: str) -> None:
 
 
 def delete_job(terminal: Terminal, job_id: str, *, yes: bool) -> Exit:
-    """Remove an ended job's record and files, when the person at the terminal has said so, or `yes`. Raises
+    """Delete an ended job's record and files, once the person at the terminal has confirmed it, or with `yes`. Raises
     `UnknownJob`, `JobNotEnded`, `BadJobId`, `Refused`, OSError."""
     dicast = application(terminal)
     if not yes:
@@ -176,7 +177,7 @@ def _print_json(terminal: Terminal, value: Any) -> None:
 
 
 def _since(ms: int) -> str:
-    """The time of day if it is today's, else the day."""
+    """Format a time of today as the time of day, any other as the day."""
     then = _local(ms)
     return f"{then:%H:%M}" if then.date() == datetime.now(then.tzinfo).date() else f"{then:%d %b}"
 

@@ -1,8 +1,8 @@
-"""The worker of `dicast run --local`, which loads what it needs while the command still checks the job.
+"""The worker of `dicast run --local`, which loads its modules while the command still checks the job.
 
-`python -m dicast.app.cli.local_worker` then waits for a `WorkerOrder`, one line on standard input. Without one, as when
-the job is refused, it ends and has touched nothing. Celery's command line would load the commands of Celery and Flower
-first.
+`python -m dicast.app.cli.local_worker` then waits for a `WorkerOrder`, one line on standard input. Without one, for
+example because the job is refused, it ends and has touched nothing. Celery's command line is not used because it would
+load the commands of Celery and Flower first.
 """
 # ruff: noqa: PLC0415  (what takes long is loaded while the command does other things)
 
@@ -20,23 +20,23 @@ LOADED_AHEAD = (
     "dicast.app.doctor.broker", "dicast.app.doctor.store", "dicast.app.providers.openai", "celery.apps.worker",
     "dicast.workers.runtime.bootsteps", "dicast.workers.runtime.consumer",
 )  # fmt: skip
-"""What a worker loads before its first call, besides Celery and the application."""
+"""The modules that a worker loads before its first call, besides Celery and the application."""
 
 
 class WorkerOrder(NamedTuple):
-    """To be the worker `name`, with these settings in its environment, and to write to the file `log`."""
+    """The order to be the worker `name`, with these settings in its environment, and to write to the file `log`."""
 
     name: str
     environ: Mapping[str, str]
     log: str
 
     def line(self) -> bytes:
-        """For standard input."""
+        """Return the order as a line for standard input."""
         return json.dumps(self._asdict()).encode() + b"\n"
 
 
 def main() -> None:
-    """Be the worker, or end if nobody wants one."""
+    """Become the worker, or end if no order comes."""
     from dicast.app.celery import app
 
     for module in LOADED_AHEAD:

@@ -1,6 +1,7 @@
-"""`dicast`, the command line: options and help. The work is done in `dicast.app.cli` and `dicast.app.doctor`.
+"""Options and help of `dicast`, the command line. The commands are implemented in `dicast.app.cli` and
+`dicast.app.doctor`.
 
-What takes long to load is imported by the command that needs it, so that `--help` answers at once.
+Modules that take long to load are imported by the command that needs them, so that `--help` answers at once.
 """
 # ruff: noqa: PLC0415  (see above)
 
@@ -71,13 +72,13 @@ Interrupted = Annotated[
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     from dicast.app.cli.console import Terminal
 
     terminal = Terminal()
     try:
         cli(obj=terminal)
-    except Exception as error:  # noqa: BLE001  (told, with its cause, by `fail`)
+    except Exception as error:  # noqa: BLE001  (`fail` reports it, with its cause)
         sys.exit(terminal.fail(error))
 
 

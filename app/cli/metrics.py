@@ -1,4 +1,4 @@
-"""`dicast metrics`: one scrape of what the store knows."""
+"""`dicast metrics` prints one scrape of the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dicast.app.monitoring.metrics import SharedCollector
 
 
 def show_metrics(terminal: Terminal) -> None:
-    """Raises redis errors: a scrape without the store has nothing to say here."""
+    """Print the metrics. Raises redis errors: without the store there is nothing to print."""
     dicast = application(terminal)
     seen = dicast.scrape()
     registry = CollectorRegistry()

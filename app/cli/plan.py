@@ -1,4 +1,4 @@
-"""`dicast validate`, `run --dry-run`: what a job would do, shown before anything is stored, started or paid."""
+"""`dicast validate` and `run --dry-run` show what a job would do, before anything is stored, started or paid for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dicast.config.pools import PoolSpec
 
 @dataclass(frozen=True, slots=True)
 class FirstUnit:
-    """What the first call of a job asks; `dimensions` are the ids of those that it asks for."""
+    """The first call of a job; `dimensions` has the ids of the dimensions that it asks for."""
 
     item: str
     agent: str
@@ -43,8 +43,8 @@ class FirstUnit:
 
 
 def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool) -> None:
-    """Counts, judges, what is known to stand in the way, and the first call's whole prompt. Raises `JobRefused` for a
-    job that would end before its first call."""
+    """Show counts, judges, known obstacles, and the whole prompt of the first call. Raises `JobRefused` for a job
+    that would end before its first call."""
     end = ready.job.finish_by
     if isinstance(end, str) and instant_ms(end) <= 1000 * time.time():
         raise JobRefused(f"finish_by: {end} has passed")
@@ -88,7 +88,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
 
 
 def notes(dicast: Dicast, ready: Prepared) -> list[str]:
-    """What is wise to know before this job starts."""
+    """Return what one should know before this job starts."""
     names = dict.fromkeys(place.pool for agent in ready.job.agents for place in agent.choices)
     specs = {spec.name: spec for spec in map(dicast.pools.get, names)}.values()
     most = dicast.settings.max_concurrent_llm_calls
@@ -105,7 +105,7 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
 
 
 def without_key(dicast: Dicast, ready: Prepared) -> str | None:
-    """Why a worker of this machine could not ask one of the job's agents anything; None if it could ask them all."""
+    """Return why a worker of this machine could not call one of the job's agents, None if it could call all of them."""
     for agent in ready.job.agents:
         specs = [dicast.pools.get(place.pool) for place in agent.choices]
         if all(_lacks_key(dicast, spec) for spec in specs):
@@ -118,7 +118,8 @@ def _lacks_key(dicast: Dicast, spec: PoolSpec) -> bool:
 
 
 def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
-    """The prompt as a judge will send it; its code alone is another, if its secret lies in the store."""
+    """Return the first call with its prompt as a judge will get it. Only the nonce differs if its secret is kept in
+    the store."""
     job, lane = ready.job, ready.lanes[0]
     unit = lane.unit(0)
     agent, item = job.agents[unit.agent], _first_judged(ready)
@@ -149,7 +150,8 @@ def _first_item(ready: Prepared) -> Item:
 
 
 def _first_judged(ready: Prepared) -> Item:
-    """The first item as a judge sees it: of a list of candidates its first pair, without people's ratings."""
+    """Return the first item as a judge sees it: of a list of candidates its first pair, and without people's
+    ratings."""
     job = ready.job
     return next(arrangement_of(job).expanded(iter([_first_item(ready).without(job.rating_columns)])))
 
@@ -165,7 +167,7 @@ def _counted_items(ready: Prepared) -> str:
 
 
 def _probes(ready: Prepared) -> str:
-    """What they cost."""
+    """Describe the variants that are judged for probes, and their calls."""
     named = ", ".join(
         f"{probe.probe} {counted(count_variants([probe], ready.own), 'variant', 'variants')}"
         for probe in tried(ready.job.probes)

@@ -1,4 +1,4 @@
-"""How a pool's state is shown: a block of lines a pool, what needs attention last and in colour."""
+"""Draws the state of pools: a block of lines for each pool, with what needs attention last and in colour."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def pool_blocks(
     brief: bool = False,
     whole: bool = False,
 ) -> RenderableType:
-    """Busy pools as blocks, those that need attention first; the others and those that nobody has used yet as a line
-    each.
+    """Draw busy pools as blocks, those that need attention first, and the others, also those that have not been used
+    yet, as a line each.
 
-    `configured` are the overrides of the pools file. `brief` leaves out what seldom matters at a glance; `whole` makes
-    blocks of idle pools too.
+    `configured` has the overrides of the pools file. `brief` leaves out details; `whole` draws blocks for idle pools,
+    too.
     """
     parts: list[RenderableType] = []
     if states and states[0].slo is not None:
@@ -68,7 +68,7 @@ def pool_blocks(
 
 
 def summary_line(states: Sequence[PoolState]) -> Text:
-    """The same for people."""
+    """Describe the summary of the pools in one line."""
     told = summary(states)
     parts = [f"{told['ready']} ready ({told['idle']} idle)", f"{told['busy']} busy", f"{told['offline']} offline"]
     means = [f"load {told['mean_load']:.0%}"]
@@ -80,12 +80,12 @@ def summary_line(states: Sequence[PoolState]) -> Text:
 
 
 def is_busy(state: PoolState) -> bool:
-    """Whether there is something to see: calls, somebody who waits, or what needs attention."""
+    """Return whether a pool has anything to show: calls, waiting projects, or findings that need attention."""
     return bool(state.open or state.waiting or state.assigned or findings(state))
 
 
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
-    """A line a living worker: its width, its free slots, and what its rules go by."""
+    """Draw a line for each living worker: its width, its free slots, and the figures that its rules use."""
     rows = Table.grid(padding=(0, 2, 0, 0))
     held = Counter(lease.node for lease in leases if not lease.cut)
     for node, status in nodes:
@@ -98,7 +98,7 @@ def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenL
 
 
 def _line(state: PoolState) -> Text:
-    """A pool in which nothing goes on."""
+    """Describe an idle pool in one line."""
     told = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
     breaker = "" if state.breaker == BreakerPhase.CLOSED.value else "; half open: the next call tries the provider"
     count = len(state.override)
@@ -158,7 +158,7 @@ def _open(state: PoolState) -> Text:
 
 
 def _leases(leases: Sequence[OpenLease]) -> Text:
-    """The oldest."""
+    """Describe the oldest leases."""
     lines = [
         f"{printable(lease.project, 30)}, {_unit(lease)} on {printable(lease.node, 40)}, "
         f"{f'model {printable(lease.model, 40)}, ' if lease.model else ''}{span(lease.age_s)} old, "
@@ -197,7 +197,7 @@ def _answers(state: PoolState) -> Text:
 
 
 def _models(state: PoolState) -> Text:
-    """What choices among deployments go by, lately."""
+    """Describe the recent health of each model, by which deployments are chosen."""
     lines = []
     for model, health in state.health.items():
         took = f", {health.latency_s:.2f} s each" if health.latency_s is not None else ""
@@ -229,7 +229,8 @@ def _value(value: Any) -> str:
 
 
 def _changes(state: PoolState, most: int) -> Text:
-    """With their ages, because the lease clock stands still while nobody works."""
+    """Describe the latest changes with their ages: the lease clock stands still while nobody works, so times would
+    mislead."""
     lines = [
         f"{span(state.now - change['at']):>8} ago  {change['from']} -> {change['to']}  "
         f"{printable(str(change['reason']), REASON_CHARS)}"

@@ -1,4 +1,4 @@
-"""How a running job is shown: its units, its pace, its open calls, and what holds it up."""
+"""Draws the progress of a running job: its units, its rate, its open calls, and what it waits for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _GAP = "   "
 
 
 class Rate:
-    """Units per second of late: over the last `RATE_WINDOW_S` or the last `RATE_UNITS` units, whichever is longer.
+    """The recent rate in units per second: over the last `RATE_WINDOW_S` or the last `RATE_UNITS` units, whichever is
+    longer.
 
-    A slow job thus has a rate too, and one that stands still is seen to slow down. Times are seconds of any clock.
+    So a slow job has a rate, too, and one that stands still is seen to slow down. Times are seconds of any clock.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Rate:
             seen.popleft()
 
     def per_s(self, now_s: float) -> float | None:
-        """None as long as nothing was done since the first look."""
+        """Return the rate, None as long as nothing was done since the first call of `add`."""
         if len(self._seen) < 2:
             return None
         since_s, before = self._seen[0]
@@ -53,9 +54,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look at a job. `open_here` calls are this job's, `open_all` everybody's; `workers` that live.
+    """The state of a job at one time. `open_here` counts the open calls of this job, `open_all` those of all jobs;
+    `workers` counts living workers.
 
-    `away_s`: how long the store has not answered; the rest is what was seen last. `waits_for`: why it stands still.
+    `away_s` is how long the store has not answered; the other fields are then those of its last answer. `waits_for` is
+    the reason why the job makes no progress.
     """
 
     status: JobStatus
@@ -67,7 +70,7 @@ class Sight:
 
 
 class JobProgress:
-    """What is known of a job's progress; feed it looks, and print it."""
+    """The progress of a job, which `look` updates and rich prints."""
 
     def __init__(self, started_s: float) -> None:
         self._started_s = self._now_s = started_s
@@ -81,7 +84,7 @@ class JobProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the recent rate, None if that cannot be told."""
+        """Seconds to the end at the recent rate, None if unknown."""
         sight = self._sight
         if sight is None or sight.away_s or not sight.workers or sight.status.state is not JobState.RUNNING:
             return None
@@ -89,7 +92,7 @@ class JobProgress:
         return (sight.status.units - sight.status.done) / rate if rate else None
 
     def facts(self) -> list[str]:
-        """Short phrases, the most important first."""
+        """Return short phrases, the most important first."""
         assert self._sight is not None
         status, counters = self._sight.status, self._sight.status.counters
         others = self._sight.open_all - self._sight.open_here
@@ -101,12 +104,12 @@ class JobProgress:
             facts.append(pace(rate))
         of = f" of {status.limit:,}" if status.limit else ""
         facts.append(f"{self._sight.open_here:,}{of} calls open" + (f" (+{others:,} of other jobs)" if others else ""))
-        if running:  # a cancelled job's closed units count as done, and as failed
+        if running:  # the units that a cancelled job closes count as done and as failed
             facts += [counted(counters[name], one, many) for name, one, many in TROUBLES if counters.get(name)]
         return facts
 
     def notice(self) -> str | None:
-        """What the person should know now, and can perhaps change."""
+        """Return what the person should know now, and can perhaps change."""
         assert self._sight is not None
         sight, state = self._sight, self._sight.status.state
         if sight.away_s:
@@ -120,7 +123,7 @@ class JobProgress:
         return None
 
     def line(self) -> str:
-        """All of it on one line, for logs."""
+        """Return everything on one line, for logs."""
         assert self._sight is not None
         status = self._sight.status
         parts = [f"{status.state}: {status.done:,} of {status.units:,} units", *self.facts()]
@@ -148,7 +151,7 @@ class JobProgress:
 
 
 def wrapped(facts: list[str], width: int) -> list[str]:
-    """The phrases on as few lines as they need, none of them broken."""
+    """Join the phrases into as few lines as they need, without breaking any of them."""
     lines = [facts[0]]
     for fact in facts[1:]:
         if len(lines[-1]) + len(_GAP) + len(fact) <= width:
@@ -163,12 +166,12 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def pace(per_s: float) -> str:
-    """A rate, in units per minute where seconds would only show zeros."""
+    """Format a rate, in units per minute where seconds would only show zeros."""
     return f"{per_s:,.1f}/s" if per_s >= 1 else f"{60 * per_s:.1f}/min"
 
 
 def span(seconds: float) -> str:
-    """0:07, 12:05, 3:07:09."""
+    """Format a duration as 0:07, 12:05 or 3:07:09."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""`dicast rubrics`: the library of rubrics."""
+"""`dicast rubrics` shows the library of rubrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dicast.app.submission.rubrics import LIBRARY, names, place
 
 
 def show_rubrics(terminal: Terminal, name: str | None) -> None:
-    """List all, or print the file of one. Raises `RubricError`."""
+    """List all rubrics, or print the file of one. Raises `RubricError`."""
     if name is not None:
         terminal.emit(place(name, LIBRARY).read_text(encoding="utf-8").rstrip("\n"))
         return

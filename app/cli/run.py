@@ -1,4 +1,4 @@
-"""`dicast run` and `dicast jobs watch`: from a job's file to its report."""
+"""`dicast run` and `dicast jobs watch`: take a job from its file to its report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ dicast run --detach ...   submits now; the job waits for a worker"""
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `run` and `watch`. `on_interrupt` None: ask if somebody is there to be asked."""
+    """The options of `run` and `watch`. If `on_interrupt` is None, the person is asked, if somebody is at the
+    terminal."""
 
     json: bool = False
     out: str | None = None
@@ -76,7 +77,7 @@ def run_job(
     with Interrupts() as interrupts:
         job_id = None
         try:
-            # All that can be checked without a store is, before anything is started.
+            # Whatever can be checked without a store is checked before anything is started.
             dicast = application(terminal, local_changes(options.out) if options.local else {})
             ready = dicast.prepared(document)
             check_gate(options.gate, ready.job)
@@ -102,7 +103,7 @@ def run_job(
 
 
 def validate_job(terminal: Terminal, path: str, project: str | None, assignments: list[str], *, json: bool) -> None:
-    """Check a job's file and all that it names; show what it would do."""
+    """Check a job's file and everything that it names, and show what it would do."""
     dicast = application(terminal)
     show_plan(terminal, dicast, dicast.prepared(_document(path, project, assignments)), json=json)
 
@@ -125,7 +126,8 @@ def watch_job(terminal: Terminal, job_id: str, options: RunOptions) -> Exit:
 
 
 def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
-    """The application of this environment, its secrets known to the terminal. Raises `SettingsError`."""
+    """Return the application for this environment, and make its secrets known to the terminal. Raises
+    `SettingsError`."""
     dicast = create_app({**environment(), **(changes or {})})
     terminal.secrets = dicast.secrets()
     if dicast.settings.redis_url and not understood(dicast.settings.redis_url):
@@ -148,7 +150,7 @@ def _run_local(
         try:
             return _run(terminal, dicast, ready, options, interrupts)
         finally:
-            if interrupts.presses:  # who ends this command does not want to wait for the worker's calls
+            if interrupts.presses:  # somebody who interrupts does not want to wait for the worker's calls
                 local.hasten()
 
 
@@ -173,7 +175,8 @@ def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOption
 
 
 def _state(dicast: Dicast, job_id: str) -> JobStatus | None:
-    """Of a job that this one is the same as, or in conflict with."""
+    """Return the status of an existing job with this id, which is the same job or conflicts with it. None if there is
+    none."""
     try:
         status = dicast.ledger.status(job_id)
     except UnknownJob:
@@ -182,7 +185,7 @@ def _state(dicast: Dicast, job_id: str) -> JobStatus | None:
 
 
 def _judged_before(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
-    """Nothing is called for a job that has ended: its report is shown again, or only its id with `--detach`."""
+    """Show the report of a job that has ended, or with `--detach` only its id. Nothing is called."""
     ended = datetime.fromtimestamp((status.finished_ms or status.created_ms) / 1000).astimezone()
     terminal.say(
         f"Job {status.id} was judged before and ended {status.state} on {ended:%Y-%m-%d at %H:%M:%S}: nothing was "
@@ -261,7 +264,7 @@ class _Question(Prompt):
 
 
 def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
-    """Whether the ledger has heard of it."""
+    """Cancel the job. Return whether the ledger has recorded it."""
     try:
         cancel(dicast, job_id)
     except (RedisError, OperationalError, OSError) as error:
@@ -272,7 +275,7 @@ def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
 
 
 def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
-    """Print the report of an ended job, and fetch its files if that is asked."""
+    """Print the report of an ended job, fetch its files if that was asked, and return the exit code."""
     from dicast.app.reports.collecting import ResultsAway, collect, results_root  # noqa: PLC0415  (takes long to load)
 
     report = Report.model_validate(status.report)

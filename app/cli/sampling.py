@@ -1,4 +1,4 @@
-"""`dicast sample`: the file in which people rate a sample of a job's items."""
+"""`dicast sample` writes the file in which people rate a sample of a job's items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dicast.app.submission.sampling import SampleWishes, write_sample
 
 
 def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleWishes, disagreement_of: str | None) -> None:
-    """Draw the sample, write the file, and say what to do with it. Raises `NoSample` and what refuses a job."""
+    """Draw the sample, write the file, and say how to fill it in. Raises `NoSample` and what refuses a job."""
     document = load_job(path)
     document.pop("ratings", None)  # often the very file that this makes
     job = validated(document)
@@ -32,7 +32,7 @@ def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleWishes, dis
 
 
 def _told(dimension: Dimension) -> str:
-    """What a person may fill in, and what it means."""
+    """Describe what a person may fill in, and what it means."""
     scale = dimension.scale
     levels = "; ".join(f"{scale.label(score) or score}: {told}" for score, told in sorted(dimension.levels.items()))
     questions = " ".join(f"({number}) {question}" for number, question in enumerate(scale.checklist, 1))

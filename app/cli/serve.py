@@ -1,4 +1,4 @@
-"""`dicast serve`."""
+"""`dicast serve` runs the HTTP server."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dicast.app.cli.run import application
 
 
 def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
-    """Serve HTTP until it is interrupted. Raises `SettingsError`, or `Refused` where the server's parts are missing."""
+    """Serve HTTP until interrupted. Raises `SettingsError`, or `Refused` if the server's packages are not installed."""
     dicast = application(terminal)
     try:
-        from dicast.app.server.serving import serve  # noqa: PLC0415  (not everybody has what it is made with)
+        from dicast.app.server.serving import serve  # noqa: PLC0415  (needs the extra `server`)
     except ModuleNotFoundError as error:
         raise Refused(f"{error.name} is missing: pip install -e '.[server]'") from None
     logs.configure(dicast.settings.log_level, dicast.secrets())

@@ -1,4 +1,4 @@
-"""`dicast report`, `compare` and `panel`: what is known of a finished job's judges."""
+"""`dicast report`, `compare` and `panel` show what is known of a finished job's judges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dicast.config.nearest import nearest_file
 from dicast.config.settings import Settings, environment
 
 TRIES = 3
-"""Somebody else's change of a report has it computed anew so often."""
+"""How often the computation is tried while somebody else changes the report."""
 NO_PLOTS = "matplotlib is not installed here, so the report has tables and no plots: pip install -e '.[plots]'"
 
 
@@ -41,7 +41,8 @@ class Finished:
 
 
 def finished(job: str, results_dir: str | None = None) -> Finished:
-    """The finished job of this id in the results folder, or in a folder that is named itself. Raises `Refused`."""
+    """Load the finished job with this id from the results folder, or from a folder that is named itself. Raises
+    `Refused`."""
     try:
         if (Path(job) / REPORT).is_file():
             return Finished(Path(job), Report.model_validate_json((Path(job) / REPORT).read_bytes()))
@@ -63,11 +64,13 @@ def show_statistics(
     terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool,
     page: str | None = None, ratings: str | None = None, forget_ratings: bool = False,
 ) -> None:  # fmt: skip
-    """Print the report with all figures, or write it to the HTML file `page`. What the job itself asks for and is not
-    there yet is computed, and kept in the report; what `by` and `cluster` ask for is shown, and the job's own files
-    stay as they are. `ratings` are added to the job's, if the statistics can be computed with them; `forget_ratings`
-    takes back all that were added. Without the libraries, what there is is shown, and what is missing is said.
-    Raises `NotKept`, `DatasetError`, `RunChanged`, `StatisticsFailed`, `Refused`."""
+    """Print the report with all figures, or write it to the HTML file `page`.
+
+    What the job itself asks for and is missing is computed, and stored in the report. What `by` and `cluster` ask for
+    is only shown; the job's own files stay as they are. `ratings` are added to the job's, if the statistics can be
+    computed with them; `forget_ratings` removes all that were added. Without the libraries, what exists is shown, and
+    a message says what is missing. Raises `NotKept`, `DatasetError`, `RunChanged`, `StatisticsFailed`, `Refused`.
+    """
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
@@ -100,17 +103,17 @@ def _write_page(terminal: Terminal, folder: Path, report: Report, page: Path) ->
 
 
 def _renew_page(folder: Path, report: Report) -> None:
-    """The page that lies beside the results tells what they now hold. Raises OSError."""
+    """Rewrite the page beside the results, if there is one, so that it shows what they now contain. Raises OSError."""
     from dicast.app.reports.html.page import NAME, write_own_page  # noqa: PLC0415  (takes long to load)
 
     if (folder / NAME).exists():
-        with contextlib.suppress(RunChanged, ReportChanged):  # who has changed it has the page renewed
+        with contextlib.suppress(RunChanged, ReportChanged):  # whoever changed it also rewrites the page
             write_own_page(folder, report)
 
 
 def _rated(terminal: Terminal, found: Finished, ratings: str) -> Finished:
-    """The job with these ratings among its own, once its statistics have been computed with them. Raises
-    `DatasetError`, `NoLibraries`, `RunChanged`, `StatisticsFailed`, `Refused`."""
+    """Add these ratings to the job's own, once its statistics have been computed with them, and return the job.
+    Raises `DatasetError`, `NoLibraries`, `RunChanged`, `StatisticsFailed`, `Refused`."""
     from dicast.app.operations.rating import added_ratings  # noqa: PLC0415  (takes long to load)
 
     for _ in range(TRIES):
@@ -134,7 +137,8 @@ def _rated(terminal: Terminal, found: Finished, ratings: str) -> Finished:
 
 
 def _without_added(terminal: Terminal, found: Finished) -> Finished:
-    """The job with the ratings that it was started with alone. Raises `NoAddedRatings`, `RunChanged`, `Refused`."""
+    """Remove the ratings that were added to the job, and return it. Raises `NoAddedRatings`, `RunChanged`,
+    `Refused`."""
     from dicast.app.operations.rating import forget_ratings  # noqa: PLC0415  (takes long to load)
 
     try:
@@ -147,8 +151,11 @@ def _without_added(terminal: Terminal, found: Finished) -> Finished:
 
 
 def _computed(terminal: Terminal, found: Finished, *, again: bool) -> Finished:
-    """The job with the statistics that it asks for, as far as this machine can compute and keep them; `again`, also if
-    somebody else has kept some meanwhile. Raises `RunChanged`, `StatisticsFailed`."""
+    """Compute and store the statistics that the job asks for, as far as this machine can, and return the job.
+
+    With `again`, they are computed also if somebody else has stored some in the meantime. Raises `RunChanged`,
+    `StatisticsFailed`.
+    """
     for _ in range(TRIES):
         try:
             report = evaluated(found.folder, found.report)
@@ -177,7 +184,7 @@ def _computed(terminal: Terminal, found: Finished, *, again: bool) -> Finished:
 
 
 def _seen(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
-    """The report as it looks with other groups or clusters, which is kept nowhere. Raises `NotKept`, `RunChanged`,
+    """Return the report with other groups or clusters, which is stored nowhere. Raises `NotKept`, `RunChanged`,
     `StatisticsFailed`."""
     try:
         report = learn_panels(found.folder, found.report)
@@ -212,8 +219,8 @@ def show_comparison(
 
 @dataclass(frozen=True, slots=True)
 class PanelWishes:
-    """What panels are looked for: of which dimensions (none: all), how large, by which measure, how good, and what each
-    judge costs an item (nothing named: one call each)."""
+    """The search for panels: in which dimensions (empty: all), of which size, by which measure, how good they must
+    be, and what each judge costs an item (empty: one call each)."""
 
     dimensions: Sequence[str]
     largest: int
@@ -223,7 +230,7 @@ class PanelWishes:
 
 
 def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str | None, json: bool) -> None:
-    """Print the panels that no cheaper one beats, and draw them. Raises `NoLibraries`, `NoPlot`, `Refused`, OSError."""
+    """Print the panels that no cheaper one beats, and plot them. Raises `NoLibraries`, `NoPlot`, `Refused`, OSError."""
     from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
 
@@ -249,7 +256,7 @@ def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str 
 
 
 def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
-    """One a judge: all that are given, or 1 each."""
+    """Return the cost of each judge: as given for all of them, or 1 each."""
     if not given:
         return [1.0] * len(judges)
     named: dict[str, float] = {}

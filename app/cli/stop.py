@@ -1,4 +1,4 @@
-"""`dicast stop`: ends what Dicast started on this machine and left running for others."""
+"""`dicast stop` ends the processes that Dicast started on this machine and left running for others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dicast.workers.store import embedded
 
 
 def stop_daemons(terminal: Terminal, *, force: bool) -> None:
-    """Stop the embedded store and the local model of the state directory; what the store holds stays on disk.
+    """Stop the embedded store and the local model of the state directory. The store's data stay on disk.
 
-    Raises `Refused` while workers live on that store, unless forced.
+    Raises `Refused` while workers use that store, unless `force` is set.
     """
     dicast = application(terminal)
     state_dir = dicast.settings.state_dir
@@ -26,7 +26,8 @@ def stop_daemons(terminal: Terminal, *, force: bool) -> None:
 
 
 def _stop_store(dicast: Dicast, *, force: bool) -> bool:
-    """Whether one was running. Only a running store can tell who lives on it."""
+    """Stop the embedded store, and return whether it was running. Only a running store knows which workers use it, so
+    it is started for the check."""
     state_dir = dicast.settings.state_dir
     if force:
         return embedded.stop(state_dir)

@@ -1,4 +1,4 @@
-"""What may be done with a job, the same for the command line, asyncio programs and the HTTP interface."""
+"""The operations on a job, the same for the command line, asyncio programs and the HTTP interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANNOUNCED_IN_S, LOOK_S = 5.0, 0.05
 
 
 class JobNotEnded(DicastError):
-    """What is asked for needs a job that has ended; the message names its state."""
+    """The operation needs a job that has ended; the message names its state."""
 
     problem = "job-not-ended"
 
@@ -32,20 +32,20 @@ class JobNotEnded(DicastError):
 
 
 class BadJobId(DicastError, ValueError):
-    """No job can have such an id."""
+    """The id is no valid job id."""
 
     problem = "bad-job-id"
 
 
 class ReportDamaged(DicastError):
-    """A report lies among the files and cannot be read."""
+    """The report among the files cannot be read."""
 
     problem = "report-damaged"
 
 
 def send(dicast: Dicast, job_id: str) -> Exception | None:
-    """Send a stored job's message. What kept it from being sent is returned: then the housekeeping finds the job a
-    little later."""
+    """Send a stored job's message. An error that keeps it from being sent is returned; the housekeeping then finds
+    the job a little later."""
     try:
         dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     except (OperationalError, RedisError) as error:
@@ -54,7 +54,7 @@ def send(dicast: Dicast, job_id: str) -> Exception | None:
 
 
 def cancel(dicast: Dicast, job_id: str) -> JobState:
-    """Make no new calls for a job; its state before. Raises `UnknownJob`."""
+    """Make no new calls for a job, and return its state before. Raises `UnknownJob`."""
     before, finish = dicast.ledger.cancel(job_id)
     if finish:
         dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
@@ -62,12 +62,12 @@ def cancel(dicast: Dicast, job_id: str) -> JobState:
 
 
 def outcome_of_cancel(before: JobState) -> str:
-    """What a cancel has done to a job that was in this state, for the audit log."""
+    """Return the outcome, for the audit log, of cancelling a job that was in this state."""
     return "done" if before in (JobState.SUBMITTED, JobState.RUNNING) else "nothing to do"
 
 
 def resume(dicast: Dicast, job_id: str) -> bool:
-    """Have what has no score in an ended job judged, again or for the first time; False if every unit has its score.
+    """Have the units of an ended job that have no score judged. Returns False if every unit has its score.
 
     Raises `UnknownJob` or `JobNotEnded`.
     """
@@ -77,20 +77,21 @@ def resume(dicast: Dicast, job_id: str) -> bool:
     before = dicast.ledger.resume(job_id)
     if before not in (JobState.COMPLETED, JobState.CANCELLED):
         raise JobNotEnded(job_id, before, "a job can be resumed")
-    dicast.backend.forget(job_id)  # who waits for it now waits for the new report
+    dicast.backend.forget(job_id)  # those who wait for it now wait for the new report
     dicast.send_task(EVALUATE, args=(job_id,), task_id=job_id, queue=CONTROL_QUEUE)
     return True
 
 
 def forget(dicast: Dicast, job_id: str) -> None:
-    """For a job that is to be judged anew: have the ledger forget the ended one, so that its id is free. Its files
-    stay, until the later job begins and has them moved aside. Raises `UnknownJob` or `JobNotEnded`."""
+    """Make the ledger forget an ended job, so that its id can be used for judging it anew. Its files stay until the
+    later job begins, which moves them aside. Raises `UnknownJob` or `JobNotEnded`."""
     if not _forgotten(dicast, job_id, "it can be judged anew"):
         raise UnknownJob(job_id)
 
 
 def _forgotten(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> str:
-    """Its state before, '' if the ledger holds no such job. Raises `JobNotEnded`."""
+    """Make the ledger forget an ended job. Returns its state before, '' if the ledger has no such job. Raises
+    `JobNotEnded`."""
     until = time.monotonic() + ANNOUNCED_IN_S
     while (state := dicast.ledger.delete(job_id)) == "unannounced":
         if time.monotonic() > until:
@@ -99,14 +100,17 @@ def _forgotten(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> 
     if state and not JobState(state).ended:
         raise JobNotEnded(job_id, state, what)
     if state:
-        dicast.backend.forget(job_id)  # its result, which who waits for a later job of the id must not get
+        dicast.backend.forget(job_id)  # a later job of this id must not be answered with its result
     return state
 
 
 def delete(dicast: Dicast, job_id: str) -> list[Path]:
-    """Remove an ended job: its record in the ledger, its result, and its files with people's ratings, images and
-    reports. Files of earlier jobs of the id that were moved aside stay, and are returned; so do uploads, which other
-    jobs may name. May be killed and called again. Raises `UnknownJob`, `BadJobId` or `JobNotEnded`, OSError."""
+    """Delete an ended job: its record in the ledger, its result, and its files with people's ratings, images and
+    reports.
+
+    Files of earlier jobs of the id that were moved aside stay, and are returned; so do uploads, which other jobs may
+    use. The function may be killed and called again. Raises `UnknownJob`, `BadJobId` or `JobNotEnded`, OSError.
+    """
     from dicast.app.reports.folders import earlier_folders, remove  # noqa: PLC0415
 
     try:
@@ -120,7 +124,7 @@ def delete(dicast: Dicast, job_id: str) -> list[Path]:
 
 
 def filed_report(dicast: Dicast, unknown: UnknownJob) -> Report:
-    """The report among the files here, of a job that the ledger does not hold; raises `unknown` if there is none,
+    """Return the report of a job that the ledger does not have, from the files. Raises `unknown` if there is none,
     `BadJobId` or `ReportDamaged`."""
     from pydantic import ValidationError  # noqa: PLC0415
 
@@ -139,7 +143,7 @@ def filed_report(dicast: Dicast, unknown: UnknownJob) -> Report:
 
 
 def results_of(dicast: Dicast, job_id: str) -> tuple[Report, Path]:
-    """A finished job's report, and the results folder that holds its files as seen from here.
+    """Return a finished job's report, and the results folder with its files as seen from here.
 
     Raises `UnknownJob`, `BadJobId`, `JobNotEnded`, `ResultsAway` or `ReportDamaged`.
     """

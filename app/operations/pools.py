@@ -1,6 +1,7 @@
-"""The pools as documents, and what an operator changes of them; the same for the command line and the HTTP interface.
+"""The pools as documents, and the changes that an operator makes to them, the same for the command line and the HTTP
+interface.
 
-Everything here waits for the store: it is for threads without an event loop.
+All functions wait for the store, so they are for threads without an event loop.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from dicast.workers.store.connection import AsyncStoreClient, connect_async
 
 CALLS_MAX = "MAX_CONCURRENT_LLM_CALLS"
 TABLES = ("weights", "project_max")
-"""Overrides that are tables by project: what is given stands beside what was set before."""
+"""Overrides that are tables by project: new entries are merged with those that were set before."""
 
 T = TypeVar("T")
 
 
 def look(dicast: Dicast, only: str | None = None) -> SharedState:
-    """All pools, or one; raises `UnknownPool` for a name that neither the pools file nor anybody's calls know."""
+    """Read the state of all pools, or of one. Raises `UnknownPool` for a name that is neither in the pools file nor
+    in use."""
     shared = read_shared(dicast.store_url, dicast.keys)
     if only is None:
         return shared
@@ -37,7 +39,7 @@ def look(dicast: Dicast, only: str | None = None) -> SharedState:
 
 
 def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
-    """Everything that is known of these pools and the living nodes, as plain data."""
+    """Return everything that is known of these pools and the living nodes, as plain data."""
     states = shared.pools
     live = [
         {
@@ -60,8 +62,8 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
 
 
 def summary(states: Sequence[PoolState]) -> dict[str, Any]:
-    """How the pools stand together: those that could take a unit (of these, those without an open call), those that
-    could not, and means over the pools that have ended calls lately: None where none has."""
+    """Summarise the pools: how many are available (and how many of these have no open call), how many are not, and
+    means over the pools that have ended calls recently. A mean is None if no pool has."""
     known = [state for state in states if any(health.ended > 0 for health in state.health.values())]
     latencies = [state.latency_s for state in known if state.latency_s is not None]
     found = Counter(state.availability.value for state in states)
@@ -79,17 +81,17 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def idle(dicast: Dicast, states: Sequence[PoolState]) -> list[str]:
-    """Pools of the pools file that nobody has used yet."""
+    """Return the pools of the pools file that have not been used yet."""
     return sorted(set(dicast.pools.pools) - {state.pool for state in states})
 
 
 def configured(dicast: Dicast, pool: str) -> dict[str, Any]:
-    """The overrides that the pools file has for a pool."""
+    """Return the overrides that the pools file has for a pool."""
     return in_force(dicast.configured_overrides(pool))
 
 
 def in_force(overrides: Overrides) -> dict[str, Any]:
-    """Those that differ from what is so without any override."""
+    """Return the overrides that differ from the defaults."""
     plain = Overrides()
     return {
         spec.name: value
@@ -99,7 +101,7 @@ def in_force(overrides: Overrides) -> dict[str, Any]:
 
 
 def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
-    """Which smaller limit cuts what is set for the pool; None if none does."""
+    """Return which smaller limit cuts what is set for the pool, None if none does."""
     set = [override for name in ("limit", "ceiling") if (override := state.override.get(name, configured.get(name)))]
     others = {
         f"{CALLS_MAX} of the running jobs": state.job_limit, "the SLO": state.slo,
@@ -113,9 +115,10 @@ def bound(state: PoolState, configured: Mapping[str, Any]) -> str | None:
 
 
 def change(dicast: Dicast, pool: str, override: Mapping[str, Any]) -> Overrides:
-    """Change a pool's live overrides, '' being the default pool; returns those in force.
+    """Change a pool's live overrides ('' is the default pool), and return those in force.
 
-    None takes one back, also in a table by project, whose other entries stay. Raises `UnknownPool` or `OverrideError`.
+    None takes an override back; in a table by project, it takes back that entry and the others stay. Raises
+    `UnknownPool` or `OverrideError`.
     """
     given = {name: value for name, value in override.items() if name in TABLES and isinstance(value, Mapping)}
 
@@ -135,7 +138,7 @@ def cap_all(dicast: Dicast, most: int | None) -> None:
 
 
 def cap_of_all(dicast: Dicast) -> int | None:
-    """The cap on every pool's limit, None if there is none."""
+    """Return the cap on every pool's limit, None if there is none."""
 
     async def read(governor: Governor) -> int | None:
         most = (await governor.store.read("")).override_for_all.get("slo")
@@ -149,8 +152,8 @@ def _merged(before: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, 
 
 
 async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
-    """The pool's name, '' being the default one; raises `UnknownPool` if neither the pools file nor anybody's calls
-    know it."""
+    """Return the pool's name ('' is the default pool). Raises `UnknownPool` if it is neither in the pools file nor in
+    use."""
     name = pool or dicast.pools.default
     if name not in dicast.pools.pools and name not in await governor.store.pools():
         dicast.pools.get(name)

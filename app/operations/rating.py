@@ -1,4 +1,4 @@
-"""People's ratings of a job that has ended: the sample that they rate, and what becomes of the ratings."""
+"""People's ratings of a finished job: drawing the sample that they rate, and adding and removing ratings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT_BYTES = 64 * 2**20
 
 
 class NoAddedRatings(DicastError, LookupError):
-    """There are no ratings to take back."""
+    """There are no added ratings to take back."""
 
     problem = "no-added-ratings"
 
@@ -44,8 +44,8 @@ class WrongRatings(datasets.DatasetError):
 
 
 def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: int) -> Queue:
-    """A sample of the job's items, as `dicast sample` draws it: the same seed draws the same. Raises `NoTexts`,
-    `NoSample`, `NoLibraries`, `RatingRefused`."""
+    """Draw a sample of the job's items, as `dicast sample` does: the same seed draws the same items. Raises
+    `NoTexts`, `NoSample`, `NoLibraries`, `RatingRefused`."""
     known = datasets_items(items_of(dicast, report.job_id, folder))
     job = EvaluationJob.model_construct(items=known, dimensions=_shells(report.dimensions))
     with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
@@ -55,7 +55,7 @@ def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: in
 
 
 def datasets_items(items: Iterable[Item]) -> list[Item]:
-    """All of them in memory. Raises `NoSample` where that is too much."""
+    """Read all items into memory. Raises `NoSample` if they are too large."""
     found, size = [], 0
     for item in items:
         size += item.text_bytes
@@ -68,7 +68,7 @@ def datasets_items(items: Iterable[Item]) -> list[Item]:
 
 
 def queue_of_file(dicast: Dicast, report: Report, path: Path) -> Queue:
-    """The items of a file that `dicast sample` has written, each once. Raises `DatasetError`, `RatingRefused`."""
+    """Read the items of a file that `dicast sample` has written, each once. Raises `DatasetError`, `RatingRefused`."""
     source = ItemSource(path=str(path), id_field="item_id", text_field="text")
     items: dict[str, QueuedItem] = {}
     cursor: dict[str, int] | None = None
@@ -96,7 +96,8 @@ def _probability(item: Item) -> float | None:
 
 
 def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
-    """What people are told: all that judges are, or what the report knows once the job itself is forgotten."""
+    """Return the dimensions as they are described to raters: as to judges, or what the report knows once the ledger
+    has forgotten the job."""
     try:
         spec, _ = dicast.ledger.described(report.job_id)
     except UnknownJob:
@@ -116,9 +117,11 @@ def _told(of: ReportDimension, whole: Dimension | None) -> dict[str, Any]:
 
 
 def added_ratings(folder: Path, report: Report, path: str) -> tuple[RatingsChange, int]:
-    """The ratings that a job has when those of a file are added, and how many these are. Of two ratings by one person
-    of the same thing that of the file counts. Nothing is written. Raises `DatasetError`, `WrongRatings`, `RunChanged`,
-    OSError."""
+    """Return the ratings that a job has once those of a file are added, and how many these are.
+
+    If a person has rated the same thing before, the rating in the file counts. Nothing is written. Raises
+    `DatasetError`, `WrongRatings`, `RunChanged`, OSError.
+    """
     with reading(folder, report):
         known, pairs_of = _judged(folder)
     ratings = {_key(rating): rating for rating in read_ratings(folder)}
@@ -137,8 +140,10 @@ def added_ratings(folder: Path, report: Report, path: str) -> tuple[RatingsChang
 
 
 def forget_ratings(folder: Path, report: Report) -> tuple[Report, int]:
-    """The report of an ended job without the ratings that were added since it has ended, and how many these were; those
-    that it was started with stay. Raises `NoAddedRatings`, `RunChanged`, OSError."""
+    """Remove the ratings that were added since a job ended. Return its report without them, and how many there were.
+
+    The ratings that the job was started with stay. Raises `NoAddedRatings`, `RunChanged`, OSError.
+    """
     for _ in range(TRIES):
         before, submitted = sum(1 for _ in read_ratings(folder)), submitted_ratings(folder)
         if submitted is None:
@@ -155,14 +160,14 @@ def forget_ratings(folder: Path, report: Report) -> tuple[Report, int]:
 
 
 def _shells(dimensions: Iterable[ReportDimension]) -> list[Dimension]:
-    """The dimensions as what reads ratings needs them."""
+    """Return the dimensions with as much as the reader of ratings needs."""
     return [
         Dimension.model_construct(id=of.id, name=of.name, scale=_scale(of), levels={}, examples={}) for of in dimensions
     ]
 
 
 def _scale(of: ReportDimension) -> Scale:
-    """The scale that a report tells of."""
+    """Return the scale that a report describes."""
     if of.kind == "labels":
         return Scale(labels=of.labels, ordered=of.ordered)
     if of.kind == "checklist":
@@ -177,7 +182,8 @@ def _key(rating: Rating) -> tuple[str, str, str]:
 
 
 def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
-    """The ids of the items that have opinions, and the pairs of the lists that they are of, if they are."""
+    """Return the ids of the items that have opinions, and a look-up of the pairs of ranked lists, None if the items
+    are no such pairs."""
     import pyarrow.compute as pc  # noqa: PLC0415  takes long to load
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -191,6 +197,6 @@ def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
     lists: dict[str, dict[str, tuple[str, str]]] = {}
     for row in table.group_by(table.column_names).aggregate([]).to_pylist():
         pair, of, a, b = (str(row[name]) for name in ("item_id", *origin))
-        if datasets.list_of(pair) == of:  # else this job's own items have metadata of these names
+        if datasets.list_of(pair) == of:  # otherwise the items merely have metadata with these names
             lists.setdefault(of, {})[pair] = (a, b)
     return known, lists.get if lists else None

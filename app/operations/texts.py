@@ -1,4 +1,4 @@
-"""A finished job's items, as far as they can still be seen: kept among its results, or in the file that it names."""
+"""A finished job's items, if they are still accessible: stored among its results, or in the file that it names."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CHANGED = "the file of the job's items has changed since the job was submitted"
 
 
 class NoTexts(DicastError, LookupError):
-    """A job's items are not known here; the message says why."""
+    """A job's items are not accessible; the message says why."""
 
     problem = "texts-away"
 
 
 def items_of(dicast: Dicast, job: str, folder: Path) -> Iterator[Item]:
-    """All items of a job, in their order. Raises `NoTexts`, also while they are read."""
+    """Yield all items of a job in their order. Raises `NoTexts`, also during iteration."""
     try:
         yield from kept_items(folder)
         return
@@ -47,7 +47,7 @@ def items_of(dicast: Dicast, job: str, folder: Path) -> Iterator[Item]:
 
 
 def text_of(dicast: Dicast, job: str, folder: Path, item: str) -> tuple[Item | None, str | None]:
-    """An item of a job, or why it cannot be shown."""
+    """Return an item of a job, or None and the reason why it cannot be shown."""
     try:
         found = next((each for each in items_of(dicast, job, folder) if each.id == item), None)
     except NoTexts as error:

@@ -43,7 +43,7 @@ class NoSuchItem(DicastError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class ItemWishes:
-    """Which items to list, and in which order.
+    """Selects and orders the items to be listed.
 
     Items match if their id (or, `within` arguments, one of their arguments) contains `search`, ignoring case, if their
     score in `dimension` is from `least` to `most`, and, with `failed`, if one of their units has failed. With a

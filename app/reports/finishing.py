@@ -41,7 +41,7 @@ _CHANGED_MEANWHILE = 3
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the process gets on its standard input: the ratings to be kept, and the report that they are for."""
+    """The request on the process's standard input: the ratings to be stored, and the report that they are for."""
 
     change: RatingsChange
     known: Report

@@ -1,1 +1,1 @@
-"""The pytest plugin: what tests want judged goes out as one job, and each test gets its own results back."""
+"""The pytest plugin: texts that tests want judged are submitted as one job, and each test gets its own results."""

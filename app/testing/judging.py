@@ -1,7 +1,7 @@
-"""Collects what tests want judged, has it judged as one job, and gives each its results.
+"""Collects texts that tests want judged, has them judged as one job, and hands each its results.
 
-One job a set of dimensions and a flush: usually one for a whole run. All jobs of all processes go through the same
-governor, as any do.
+There is one job for each set of dimensions and flush: usually one for a whole test run. The jobs of all processes go
+through the same governor as any others.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _STANDS_FOR_ITEMS = [{"id": "item", "text": "text"}]
 
 
 class NotJudged(DicastError, RuntimeError):
-    """What a test wants judged cannot be; the message says why."""
+    """A text cannot be judged as a test asks; the message says why."""
 
 
 @dataclass(eq=False)
 class Judged:
-    """What becomes of one text. Reading a result that is not there yet has everything judged that waits."""
+    """A text that is to be judged, and its results. Reading a result that is not there yet has all waiting texts
+    judged first."""
 
     item: Item
     dimensions: tuple[str, ...]
@@ -52,17 +53,17 @@ class Judged:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The panel's score by dimension, of those that have one. Raises `NotJudged`."""
+        """The panel's score by dimension, for dimensions that have one. Raises `NotJudged`."""
         return self._told().scores
 
     @property
     def opinions(self) -> list[Opinion]:
-        """What each judge said. Raises `NotJudged`."""
+        """The opinions of all judges. Raises `NotJudged`."""
         return self._told().opinions
 
     @property
     def wrong(self) -> str | None:
-        """Why this does not pass, in words; None if it does. pytest's summary shows the first line alone, so that tells
+        """The reason why this does not pass, None if it does. pytest's summary shows only the first line, which says
         what counts. Raises `NotJudged`."""
         outcome, lines = self._told(), []
         for dimension, least in self.at_least.items():
@@ -83,7 +84,7 @@ class Judged:
 
 @dataclass
 class Outcome:
-    """What a job says of one item."""
+    """The results of one item."""
 
     job_id: str
     scores: dict[str, float]
@@ -91,7 +92,7 @@ class Outcome:
     errors: list[EvaluationError]
 
     def told(self, dimension: str) -> list[str]:
-        """The judges' arguments, the lowest score first."""
+        """Return the judges' arguments in a dimension, the lowest score first."""
         own = [opinion for opinion in self.opinions if opinion.criterion_id == dimension and opinion.score is not None]
         return [
             f"  {printable(one.judge, 60)} gave {one.score}: {printable(one.argument, ARGUMENT_CHARS)}"
@@ -99,7 +100,7 @@ class Outcome:
         ]
 
     def troubles(self, dimension: str) -> list[str]:
-        """Why there is no score."""
+        """Return why there is no score in a dimension."""
         own = [error for error in self.errors if error.criterion_id == dimension]
         return [
             f"  {error.judge}: {error.kind}: {printable(error.message, ARGUMENT_CHARS)}" for error in own[:MOST_TOLD]
@@ -107,7 +108,8 @@ class Outcome:
 
 
 class Judging:
-    """For one process. `job` is a job's file, or its content, without items: its judges and dimensions are asked."""
+    """Has texts judged for one process. `job` is a job's file, or its content, without items; its judges and
+    dimensions are used."""
 
     def __init__(self, job: str | Mapping[str, Any], *, local: bool = False, timeout_s: float = 600.0) -> None:
         self._given, self._local, self._timeout_s = job, local, timeout_s
@@ -122,8 +124,12 @@ class Judging:
         self, name: str, text: str, *, prompt: str | None = None, reference: str | None = None,
         dimensions: Sequence[str] = (), at_least: float | Mapping[str, float] | None = None,
     ) -> Judged:  # fmt: skip
-        """Have a text judged later, in these dimensions (ids of the job's, or rubrics; by default all of the job's).
-        `at_least` is what it must reach, in all of them or by dimension. Raises `NotJudged` and what refuses a job."""
+        """Schedule a text to be judged in these dimensions (ids of the job's, or rubrics; by default all of the
+        job's).
+
+        `at_least` is the score that it must reach, in all of them or by dimension. Raises `NotJudged` and what refuses
+        a job.
+        """
         wanted = tuple(dict.fromkeys(dimensions)) or tuple(d.id for d in self.template.dimensions)
         least = dict(at_least) if isinstance(at_least, Mapping) else {}
         if isinstance(at_least, int | float):
@@ -140,7 +146,7 @@ class Judging:
         return judged
 
     def flush(self) -> None:
-        """Have everything judged that waits, and wait for it. Raises `NotJudged` and what refuses a job."""
+        """Have all waiting texts judged, and wait for the results. Raises `NotJudged` and what refuses a job."""
         waiting, self._waiting = self._waiting, []
         groups: dict[tuple[str, ...], list[Judged]] = {}
         for judged in waiting:
@@ -150,7 +156,7 @@ class Judging:
             self._hand_out(job_id, group)
 
     def start(self) -> None:
-        """Start what `local` asks for, unless it runs."""
+        """Start the local store and worker if `local` is set, unless they run."""
         if self._local:
             from dicast.app.stack import LocalStack  # noqa: PLC0415  (takes long to load)
 
@@ -160,21 +166,21 @@ class Judging:
             self._exit.enter_context(LocalStack(self.app.settings, model=model))
 
     def close(self) -> None:
-        """Stop what was started."""
+        """Stop everything that was started."""
         self._exit.close()
         if self._app is not None:
             self._app.close()
 
     @property
     def app(self) -> Dicast:
-        """The application of this environment."""
+        """The application for this environment."""
         if self._app is None:
             self._app = create_app(environment())
         return self._app
 
     @property
     def template(self) -> EvaluationJob:
-        """The job, with something in the place of its items."""
+        """The job, with a placeholder for its items."""
         if self._template is None:
             given = load_job(self._given) if isinstance(self._given, str) else dict(self._given)
             given = {name: value for name, value in given.items() if name not in ("id", "ratings", "gate")}
@@ -228,7 +234,7 @@ class Judging:
 
 
 def _check_threshold(dimension: Dimension, least: float | None) -> None:
-    """Raises `NotJudged` for what no score can be held against, before a call is paid for."""
+    """Raise `NotJudged` for a threshold that no score can be compared with, before a call is paid for."""
     if least is None:
         return
     if not dimension.scale.ordered:
@@ -239,7 +245,7 @@ def _check_threshold(dimension: Dimension, least: float | None) -> None:
 
 
 def _panel(report: Report, item_id: str, opinions: list[Opinion]) -> dict[str, float]:
-    """The panel's score of one item by dimension; a judge's replicates are averaged first."""
+    """Return the panel's score of one item by dimension. The replicates of a judge are averaged first."""
     scores: dict[str, float] = {}
     for dimension in report.dimensions:
         given: dict[str, list[int]] = {}

@@ -1,9 +1,10 @@
-"""`judge` for tests: texts go out as one job after the last test has run, and each test's outcome follows its scores.
+"""The fixture `judge`: texts are judged in one job after the last test has run, and then decide each test's outcome.
 
     def test_the_answer_is_plain(judge):
         judge(text=answer("How do I reset it?"), prompt="How do I reset it?", dimensions=["clarity"], at_least=4)
 
-Loaded by pytest wherever Dicast is installed, so nothing of Dicast is imported before a test asks for `judge`.
+pytest loads this plugin wherever Dicast is installed, so nothing else of Dicast is imported before a test uses
+`judge`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """With xdist, what is local is started once, by the process that runs no test."""
+    """Start what is local. With xdist this is done once, by the process that runs no tests."""
     config = session.config
     if config.getoption("--dicast-local") and not _is_xdist_worker(config) and config.getoption("dist", "no") != "no":
         _judging(config).start()
@@ -58,8 +59,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest) -> Judge:
-    """Has a text judged: `judge(text=..., dimensions=[...], at_least=4)`. The test ends, and its outcome follows when
-    the job has ended; reading `.scores` or `.opinions` of what this returns waits for them at once."""
+    """Have a text judged: `judge(text=..., dimensions=[...], at_least=4)`. The test ends, and its outcome is decided
+    when the job has ended; reading `.scores` or `.opinions` of the returned object waits for them at once."""
     marker = request.node.get_closest_marker("dicast")
     defaults: dict[str, Any] = dict(marker.kwargs) if marker is not None else {}
     if marker is not None and (marker.args or defaults.keys() - {"dimensions", "at_least"}):
@@ -84,7 +85,7 @@ def judge(request: pytest.FixtureRequest) -> Judge:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A test that passed so far, and asked, is told of when its scores are there."""
+    """Run a test. If it passed and has texts to be judged, its reports are deferred until their scores are there."""
     if "judge" not in getattr(item, "fixturenames", ()):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -98,12 +99,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """After the last test: the job, and what became of each test that waits for it."""
+    """Run all tests, then the job, and report the tests that wait for it."""
     try:
         result = yield
     except KeyboardInterrupt:
         raise
-    except BaseException:  # pytest stops early by raising; tests that wait are told of all the same
+    except BaseException:  # pytest stops early by raising; waiting tests are reported all the same
         _hand_out(session)
         raise
     _hand_out(session)
@@ -117,7 +118,7 @@ def _hand_out(session: pytest.Session) -> None:
     trouble = None
     try:
         _judging(session.config).flush()
-    except Exception as error:  # noqa: BLE001  (every test that waits is told, whatever it is)
+    except Exception as error:  # noqa: BLE001  (whatever it is, every waiting test fails with it)
         trouble = f"not judged: {type(error).__name__}: {error}"
     for item, reports in deferred:
         wrong = [trouble] if trouble else [judged.wrong for judged in item.stash[ASKED]]
@@ -162,7 +163,7 @@ def _is_xdist_worker(config: pytest.Config) -> bool:
 
 
 def _as_reported_by_xdist(item: pytest.Item) -> None:
-    """An xdist worker sends with each report the place of the test that it takes for the running one."""
+    """Set the index that an xdist worker sends with each report to that of this test."""
     if _is_xdist_worker(item.config):
         for plugin in item.config.pluginmanager.get_plugins():
             if hasattr(plugin, "item_index") and hasattr(plugin, "sendevent"):
