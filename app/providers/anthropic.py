@@ -32,7 +32,7 @@ class _HttpClient(BoundedBodies, anthropic.DefaultAioHttpClient):
 
 
 class AnthropicProvider:
-    """One pool spoken to in Anthropic's dialect. `timeout_s` bounds silences; the total deadline is the caller's.
+    """Calls one pool through Anthropic's API. `timeout_s` bounds silences; the caller sets the total deadline.
 
     Calls are sent as the SDK's `post` sends them (app/providers/posting.py). Its `messages.create` would send the same
     bodies, but has lost the `temperature` that compatible servers and older models understand.
@@ -116,12 +116,12 @@ class AnthropicProvider:
 
 
 def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
-    """The user's message; one without images is a text."""
+    """Return the user's message; one without images is a plain text."""
     return [_block(piece) for piece in request.pieces] if request.images else request.user
 
 
 def _block(piece: str | ImagePart) -> dict[str, Any]:
-    """The API knows no `detail`."""
+    """Return one content block. The API has no `detail` for images, so it is left out."""
     if isinstance(piece, str):
         return {"type": "text", "text": piece}
     if piece.address:
@@ -130,7 +130,7 @@ def _block(piece: str | ImagePart) -> dict[str, Any]:
 
 
 def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> anthropic.AsyncAnthropic:
-    """The SDK's client, deaf to the environment: headers in it are meant for Anthropic and go to no other host."""
+    """Build the SDK's client. It ignores the environment, whose headers are meant for Anthropic and no other host."""
     client = anthropic.AsyncAnthropic(
         base_url=base_url, api_key=api_key, max_retries=0, default_headers=spec.headers, default_query=spec.query,
         http_client=http_client,
@@ -141,7 +141,7 @@ def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.Asy
 
 
 def _tool_call(blocks: list[Any], name: str) -> dict[str, Any] | None:
-    """The input of the forced tool; None where a server ignored the tool and answered in words."""
+    """Return the input of the forced tool, or None if the server ignored the tool and answered in words."""
     for block in blocks:
         if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("name") == name:
             return envelope.mapping(block.get("input"), "the tool's input")

@@ -29,9 +29,12 @@ class ImagePart(NamedTuple):
 
 @dataclass(slots=True)
 class Transit:
-    """How far one call has come, for whoever cuts it. `written`: the request, or a part of it, may have left this
-    process; providers that can tell set it to False before, and to True then. `ended`: the provider is known to work on
-    it no more, for its answer or its error was read, or it has closed the connection."""
+    """How far one call has come, for whoever cuts it.
+
+    `written`: the request, or a part of it, may have left this process. Providers that can tell set it to False first,
+    and to True when they write. `ended`: the provider is known to have stopped working on the call, because its answer
+    or its error was read or it closed the connection.
+    """
 
     written: bool = True
     ended: bool = False
@@ -44,7 +47,7 @@ class Transit:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object). `images`
-    stand within the user's text, in order. `transit` is noted while the one call is made."""
+    stand within the user's text, in order. `transit` is updated while the call is made."""
 
     model: str
     system: str
@@ -58,7 +61,7 @@ class ChatRequest:
 
     @property
     def pieces(self) -> Iterator[str | ImagePart]:
-        """The user's message: texts and images in turn."""
+        """Yield the pieces of the user's message, texts and images, in order."""
         before = 0
         for image in self.images:
             if image.at > before:
@@ -90,8 +93,8 @@ class ProviderFailure(DicastError):
     """The call failed. `message` is safe to log: keys and judged texts never enter it.
 
     `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable. `reached` tells
-    that the request may have come to the provider: False only if it is known that it did not. `ended` tells that the
-    provider is known to work on it no more: False after this side's timeouts, and where it stopped reading.
+    that the request may have reached the provider: False only if it is known that it did not. `ended` tells that the
+    provider is known to have stopped working on it: False after a time-out, and where this side stopped reading.
     """
 
     problem = "provider-failure"

@@ -14,11 +14,11 @@ _MAX_MODEL_CHARS = 200
 
 
 class MalformedBody(Exception):
-    """A 200 that is no answer. The message tells why in our own words; nothing of the body is in it."""
+    """A response with status 200 that is no answer. The message says why and contains nothing of the body."""
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """The body as a JSON object: no NaN, no invalid UTF-8, no lone surrogates, at most 1,024 levels deep."""
+    """Parse the body as a JSON object: no NaN, no invalid UTF-8, no lone surrogates, at most 1,024 levels deep."""
     try:
         envelope = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -29,7 +29,7 @@ def decode(content: bytes) -> dict[str, Any]:
 
 
 def error_in(answer: dict[str, Any]) -> Any:
-    """The error that an answer holds, beside its choices or within the first of them; None if there is none."""
+    """Return the error in an answer, beside its choices or within the first of them; None if there is none."""
     if answer.get("error"):
         return answer["error"]
     choices = answer.get("choices")
@@ -38,7 +38,8 @@ def error_in(answer: dict[str, Any]) -> Any:
 
 
 def refuse_duplicate_keys(content: bytes) -> None:
-    """For answers that come as JSON values inside the envelope, where a later key would silently win."""
+    """Raise `MalformedBody` if an object has a key twice: in answers that are JSON values within the envelope, the
+    later key would win silently."""
 
     def unique(pairs: list[tuple[str, Any]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
@@ -51,7 +52,7 @@ def refuse_duplicate_keys(content: bytes) -> None:
 
 
 def text(value: Any, what: str) -> str:
-    """A non-empty text; chat servers that send a list of text parts are understood."""
+    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined."""
     if isinstance(value, list):
         parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
         value = "".join(part for part in parts if isinstance(part, str))
@@ -69,12 +70,12 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def model(value: Any, asked: str) -> str:
-    """The model that answered, as it names itself; the one asked for if that is unusable."""
+    """Return the name of the model that answered, or the requested one if that name is unusable."""
     return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else asked
 
 
 def usage(value: Any, input_keys: tuple[str, ...], output_key: str) -> Usage:
-    """Tokens as reported; what is missing, negative or absurd counts as 0."""
+    """Return the tokens as reported; missing, negative and absurd numbers count as 0."""
     report = value if isinstance(value, dict) else {}
     return Usage(
         input_tokens=sum(_tokens(report.get(key)) for key in input_keys), output_tokens=_tokens(report.get(output_key))

@@ -1,4 +1,4 @@
-"""One HTTP call, and what its failure means.
+"""Makes one HTTP call and classifies its failure.
 
 Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
 rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
@@ -51,12 +51,12 @@ _STATUSES = {
 }  # fmt: skip
 _RETRY_INFO = "google.rpc.RetryInfo"
 _DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
-# Anthropic tells of a limit that the customer set, and of an empty account, only in words (a 400).
+# Anthropic reports a limit that the customer has set, and an empty account, only in words (with a 400).
 _EXHAUSTED_WORDS = ("you have reached your specified", "credit balance is too low")
 
 # Beside its own errors, an SDK lets through what its transport does not translate: aiohttp's errors, and a
 # UnicodeError where the server's reason phrase is no UTF-8.
-# The other side has closed the connection; other errors of the network say nothing of what the provider does.
+# The server has closed the connection; other network errors do not tell whether the provider is still working.
 _ENDED_BY_SERVER = (
     aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError, ConnectionAbortedError,
     BrokenPipeError,
@@ -79,9 +79,9 @@ class Exchange:
         self._now_s = now_s
 
     async def call(self, sending: Awaitable[HttpAnswer], request: ChatRequest) -> HttpAnswer:
-        """The answer to a call that succeeded; raises `ProviderFailure` for all others.
+        """Return the response to a call that succeeded; raise `ProviderFailure` for all others.
 
-        The exception is dropped from the chain: its text may repeat what the provider said.
+        The original exception is not chained, since its text may repeat what the provider said.
         """
         try:
             answer = await sending
@@ -94,7 +94,8 @@ class Exchange:
         raise failure from None
 
     def malformed(self, reason: envelope.MalformedBody, response: HttpAnswer) -> ProviderFailure:
-        """Of a 200 that is no answer; it may still be a refusal."""
+        """Return the failure for a response with status 200 that is no answer; it may still report an error or a rate
+        limit."""
         error = _error_of(response.content)
         if (status := error.status) is not None:
             known = " ".join(name for name in error.identifiers if name in _STATUSES)
@@ -124,7 +125,8 @@ class Exchange:
         )
 
     def _told_of_limits(self, response: HttpAnswer, error: _Error) -> dict[str, Any]:
-        """The wait and the rate-limit headers, which some bodies have instead (Gemini), or repeat (OpenRouter)."""
+        """Return the wait and the rate-limit headers. Some bodies hold them instead of headers (Gemini), or as well
+        (OpenRouter)."""
         headers = {**rate_limit_headers(error.headers), **rate_limit_headers(response.headers)}
         if error.retry_after and not {"retry-after", "retry-after-ms"} & headers.keys():
             headers["retry-after"] = error.retry_after
@@ -135,9 +137,9 @@ class Exchange:
         return {"retry_after_s": wait_s, "headers": headers}
 
     def _of_transport(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
-        """What went wrong lies at the end of the chain: SDK error <- httpx error <- aiohttp or operating system error.
+        """Classify an error by the end of its chain: SDK error <- httpx error <- aiohttp or operating system error.
 
-        The middle link lies: the transport reports a server that hung up as a timeout of the connection.
+        The middle link is unreliable: the transport reports a server that hung up as a time-out of the connection.
         """
         chain = list(_causes(error))
         root = chain[-1]
@@ -163,8 +165,8 @@ class Exchange:
 
 
 class _Error(NamedTuple):
-    """What an error body says, in OpenAI's, Anthropic's, Google's or nobody's form; `identifiers` in lower case.
-    `retry_after` is the wait that it asks for, as a header would; `headers` are those that it repeats."""
+    """The content of an error body, in OpenAI's, Anthropic's, Google's or an unknown form. `identifiers` are in lower
+    case, `retry_after` is the requested wait in the form of a header, `headers` are those that the body repeats."""
 
     identifiers: list[str]
     message: str
@@ -174,7 +176,7 @@ class _Error(NamedTuple):
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that it names, None if it names none."""
+        """The HTTP status that the body names, None if it names none."""
         if 400 <= self.code <= 599:
             return self.code
         return next((_STATUSES[name] for name in self.identifiers if name in _STATUSES), None)
@@ -216,14 +218,14 @@ def _error_of(content: bytes) -> _Error:
 
 
 def _number(code: Any) -> int:
-    """A code that is a number, or the text of one; 0 if it is none."""
+    """Return a code that is a number or the text of one, else 0."""
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
         return int(code)
     return code if isinstance(code, int) and not isinstance(code, bool) else 0
 
 
 def _retry_delay(details: list[Any]) -> str:
-    """The wait of Google's `RetryInfo` ("34.07s"), in seconds; '' if there is none."""
+    """Return the wait of Google's `RetryInfo` ("34.07s") in seconds, as text; "" if there is none."""
     for detail in details:
         if isinstance(detail, dict) and str(detail.get("@type", "")).endswith(_RETRY_INFO):
             told = _DELAY.fullmatch(str(detail.get("retryDelay", "")))
@@ -244,7 +246,7 @@ def _kind(status: int, error: _Error) -> FailureKind:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it was raised from, outermost first; at most a handful."""
+    """Yield `error` and the errors that it was raised from, outermost first; at most ten."""
     link: BaseException | None = error
     for _ in range(10):
         if link is None:

@@ -1,7 +1,7 @@
-"""HTTP as all calls use it: bounded bodies, many connections, no redirects, no surprises from the host.
+"""HTTP for all calls: bounded bodies, many connections, no redirects, nothing taken from the host's environment.
 
-Connections are aiohttp's, also where a call goes through an SDK: they are kept open by the thousand at a third of the
-CPU time that httpx2's own take, which are all looked at for each request.
+Connections are aiohttp's, also where a call goes through an SDK: with thousands of open connections they take a third
+of the CPU time of httpx2's own pool, which looks at every connection for each request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_KEY = "none"
 """Sent where a pool has no key: the SDKs insist on one, compatible servers ignore it."""
 
 MAX_CONNECTIONS = 20_000
-"""A bound against mistakes; the real one is the pool's limit. (Left out, aiohttp would silently hold calls at 100.)"""
+"""A bound against mistakes; the pool's limit is the real one. (By default aiohttp would silently stop at 100.)"""
 
 KEEPALIVE_S = 4.0
 """Shorter than the 5 s after which uvicorn, hence vLLM and LiteLLM, closes an idle connection under a new request."""
@@ -40,12 +40,12 @@ _WIRE_HEADERS = {b"content-encoding", b"content-length", b"content-type", b"tran
 
 
 class ResponseTooLarge(httpx2.RequestError):
-    """The unpacked body of an answer passed the limit; the rest was not read."""
+    """The unpacked body of a response exceeded the limit; the rest was not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole answer, its body unpacked. `content_type` is the header as it came."""
+    """A complete response with its body unpacked. `content_type` is the header as it was received."""
 
     status_code: int
     headers: httpx2.Headers
@@ -54,7 +54,7 @@ class HttpAnswer:
 
     @classmethod
     def of(cls, response: httpx2.Response) -> Self:
-        """From a response of `BoundedBodies`."""
+        """Build it from a response of `BoundedBodies`."""
         content_type = response.extensions.get("content_type", "")
         return cls(response.status_code, response.headers, response.content, content_type)
 
@@ -65,8 +65,9 @@ class HttpAnswer:
 
 
 class SentOnce(aiohttp.BytesPayload):
-    """A body that is forgotten as soon as it has been written: a call is open for seconds more, and needs it no longer.
-    aiohttp sends no POST again. `transit` learns that it is being written, which aiohttp does when it has connected."""
+    """A request body that is released as soon as it has been written, since a call stays open for seconds after that
+    and aiohttp repeats no POST. `transit.written` is set when writing begins, which is after the connection was
+    made."""
 
     def __init__(self, value: bytes, transit: Transit) -> None:
         super().__init__(value)
@@ -91,7 +92,8 @@ class Connections:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: yarl.URL, headers: CIMultiDict[str], body: SentOnce) -> HttpAnswer:
-        """The whole answer. Raises aiohttp's errors, `ResponseTooLarge`, and `httpx2.DecodingError`."""
+        """Send a body and return the whole response. Raises aiohttp's errors, `ResponseTooLarge` and
+        `httpx2.DecodingError`."""
         if self._session is None:
             secured = tls(trust_env=False) if url.scheme == "https" else True  # one provider has one address
             connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=secured)
@@ -124,7 +126,8 @@ class _Stream(httpx2.AsyncByteStream):
 
 
 async def _within(pieces: AsyncIterator[bytes], most: int, *, is_success: bool) -> bytes:
-    """All pieces; of an error larger than `most` bytes none. Raises `ResponseTooLarge` for an answer that is larger."""
+    """Join all pieces. If they exceed `most` bytes, return b"" for an error and raise `ResponseTooLarge` for a
+    success."""
     body = bytearray()
     async for piece in pieces:
         body += piece
@@ -173,18 +176,18 @@ class BoundedBodies(httpx2.AsyncClient):
 
 
 def patience(timeout_s: float) -> httpx2.Timeout:
-    """Bounds of silence, s; shorter for connecting."""
+    """Return the bounds on silence, s; the one for connecting is shorter."""
     return httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
 
 
 @functools.cache
 def tls(trust_env: bool) -> ssl.SSLContext:
-    """Loading the certificate authorities costs 50 ms: once a process, not once a pool."""
+    """Return a TLS context, made once for each process: loading the certificate authorities takes 50 ms."""
     return httpx2.create_ssl_context(trust_env=trust_env)
 
 
 def rate_limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that tell of limits, and when, names in lower case, bounded in number and length."""
+    """Return the headers about limits and their times, with names in lower case, bounded in number and length."""
     kept: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()

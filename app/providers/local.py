@@ -43,7 +43,7 @@ STOP_GRACE_S = 10.0
 PROBE_TIMEOUT_S = 1.0
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""HTTP_PROXY is not for the loopback interface."""
+"""Opens loopback addresses without HTTP_PROXY."""
 
 
 class LocalModelMissing(ProviderFailure):
@@ -69,7 +69,7 @@ def find_weights() -> Path:
 
 
 def ensure_local_model(state_dir: str | Path, *, idle_s: float = IDLE_S) -> str:
-    """The address of the state directory's model server, started unless it runs; ready for calls.
+    """Return the address of the state directory's model server, which is started unless it runs, and ready for calls.
 
     It serves both dialects: `<address>` is the base URL for either SDK. Without a holder it ends `idle_s` after its
     last call. Raises `LocalModelMissing`, or `ProviderFailure` (CONNECTION) with the end of its log.
@@ -87,7 +87,7 @@ def ensure_local_model(state_dir: str | Path, *, idle_s: float = IDLE_S) -> str:
 
 
 def running_local_model(state_dir: str | Path) -> str | None:
-    """The address of the state directory's model server; None if none answers."""
+    """Return the address of the state directory's model server; None if none answers."""
     answer = _probe(_folder(state_dir))
     return answer.url if answer is not None else None
 
@@ -100,8 +100,8 @@ def stop_local_model(state_dir: str | Path) -> bool:
 class LocalProvider:
     """Calls the local model through an SDK's provider, which `build` makes for an address.
 
-    Holds the model server until it is closed. A server that died is started again with the call after the one that
-    failed of it.
+    Holds the model server until it is closed. A server that has died is started again with the call after the one that
+    failed because of it.
     """
 
     structured_output = True
@@ -143,7 +143,7 @@ class LocalProvider:
             return self._inner
 
     def _find(self) -> str:
-        """The address. It is held first, so that the server cannot leave between being found and being called."""
+        """Return the address. The server is held first, so that it cannot end between being found and being called."""
         if self._hold is None:
             folder = _folder(self._state_dir)
             make_folder(folder, shared=False)
@@ -162,7 +162,7 @@ def _daemon(folder: Path) -> Daemon:
 
 
 def _probe(folder: Path) -> DaemonStatus | None:
-    """Who answers at the address that was written down, if it is who wrote it."""
+    """Return the status of the server at the recorded address, if the process that answers is the one that wrote it."""
     try:
         address = json.loads((folder / "address.json").read_text())
         with _direct.open(f"{address['url']}/health", timeout=PROBE_TIMEOUT_S) as reply:

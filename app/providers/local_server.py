@@ -48,7 +48,7 @@ LOOK_EVERY_S = 0.5
 
 
 def start_llama(weights: Path, key: str) -> Any:
-    """A running llama.cpp server; it ends when the object does. `listening_address` tells where it is."""
+    """Start a llama.cpp server, which ends when the returned object does. `listening_address` tells where it is."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when the library is loaded
     import xllamacpp  # noqa: PLC0415
 
@@ -129,7 +129,8 @@ class Front:
         return web.json_response(as_message(json.loads(answer), tool))
 
     async def _ask(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """llama.cpp's answer. If our caller hangs up, this is cancelled, the connection closed, and its slot free."""
+        """Return llama.cpp's answer. If the caller hangs up, this is cancelled, which closes the connection and frees
+        the slot."""
         self.open_calls += 1
         try:
             async with self._llama.post(path, data=body, headers={"content-type": "application/json"}) as reply:
@@ -139,7 +140,7 @@ class Front:
 
 
 def as_completion(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The tool's name, and the chat completion that is constrained to its input; None if no tool is forced."""
+    """Return the tool's name and a chat completion that is constrained to its input; None if no tool is forced."""
     choice = body.get("tool_choice") or {}
     if choice.get("type") != "tool":
         return None
@@ -161,7 +162,7 @@ def as_completion(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
 
 
 def as_message(answer: Mapping[str, Any], tool: str) -> dict[str, Any]:
-    """An Anthropic message that calls `tool`. A call that was cut off has an empty input."""
+    """Return an Anthropic message that calls `tool`. A call that was cut off has an empty input."""
     choice = answer["choices"][0]
     try:
         given = json.loads(choice["message"]["content"])
@@ -186,10 +187,10 @@ def as_message(answer: Mapping[str, Any], tool: str) -> dict[str, Any]:
 
 
 async def unheld(lock: Path, idle_s: float, busy: Callable[[], bool]) -> IO[str]:
-    """Returns when nobody has held `lock`, and nothing was `busy`, for `idle_s`.
+    """Return when nobody has held `lock`, and nothing was `busy`, for `idle_s`.
 
-    The lock file that it returns is held until it is closed: who comes then waits until this process is gone, instead
-    of finding it on its way out.
+    The returned lock file is held until it is closed: a process that comes then waits until this one is gone, instead
+    of using a server that is about to end.
     """
     loop = asyncio.get_running_loop()
     used = loop.time()

@@ -20,7 +20,7 @@ PATH = "/chat/completions"
 
 
 class OpenAIProvider:
-    """One pool spoken to in OpenAI's dialect. `timeout_s` bounds silences; the total deadline is the caller's.
+    """Calls one pool through OpenAI's API. `timeout_s` bounds silences; the caller sets the total deadline.
 
     Calls are sent as the SDK's `post` sends them (app/providers/posting.py); its `chat.completions.create` would send
     the same bodies, after a walk over typed parameters. The SDK is loaded only by pools that cannot do without it.
@@ -72,7 +72,7 @@ class OpenAIProvider:
 
 
 def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
-    """The user's message; one without images is a text, which every server understands."""
+    """Return the user's message; one without images is a plain text, which every server understands."""
     return [_part(piece) for piece in request.pieces] if request.images else request.user
 
 
@@ -97,7 +97,7 @@ def _alone(spec: PoolSpec) -> bool:
 def _post(
     spec: PoolSpec, key: str, url: str, *, max_response_bytes: int, timeout_s: float
 ) -> tuple[Post, tuple[type[Exception], ...]]:
-    """What sends a pool's calls, and what the SDK raises, if it has a part in them."""
+    """Return what sends a pool's calls, and the errors that the SDK raises if it takes part in them."""
     if _alone(spec):
         build = openai_request.builder(spec, key, url, PATH, patience(timeout_s))
         return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)), ()

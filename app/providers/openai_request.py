@@ -1,6 +1,6 @@
-"""The request that OpenAI's SDK would send, without the SDK: loading it takes half a second of CPU time and 30 MB.
+"""Builds the request that OpenAI's SDK would send, without the SDK, which takes half a second of CPU time and 30 MB.
 
-A test holds the two equal, byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
+A test compares the two byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def known(spec: PoolSpec) -> bool:
 
 
 def builder(spec: PoolSpec, api_key: str, base_url: str, path: str, timeout: httpx2.Timeout) -> Build:
-    """Builds requests of a pool that is `known`."""
+    """Return a builder of requests for a pool that is `known`."""
     client = Unsent(timeout)
 
     async def build(_: str) -> httpx2.Request:
@@ -43,8 +43,8 @@ def _address(base_url: str, path: str) -> httpx2.URL:
 
 
 def _headers(pools_own: Mapping[str, str], timeout: httpx2.Timeout) -> dict[str, str | None]:
-    """The SDK's, and the pool's, which win. None removes a header, however it is spelt: the SDK is told of no
-    organisation and no project, so it takes these headers away unless the pool spells them as it does."""
+    """Return the SDK's headers and the pool's, which win. None removes a header, however it is spelt: the SDK gets no
+    organisation and no project, so it removes these headers unless the pool spells them as it does."""
     sdk = version("openai")
     return {
         "Accept": "application/json",
@@ -67,7 +67,7 @@ def _headers(pools_own: Mapping[str, str], timeout: httpx2.Timeout) -> dict[str,
 
 
 def _merged(*mappings: Mapping[str, str | None]) -> dict[str, str]:
-    """The last value of each name, whatever its case, where the first one stood."""
+    """Merge headers: each name, whatever its case, keeps its first place and gets its last value."""
     merged: dict[str, str] = {}
     for mapping in mappings:
         for name, value in mapping.items():

@@ -1,4 +1,4 @@
-"""Calls in which OpenAI's SDK has a part: it sends them, or builds the request after which they are sent."""
+"""Calls that involve OpenAI's SDK: it sends them, or builds the request that they are modelled on."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class _HttpClient(BoundedBodies, openai.DefaultAioHttpClient):
 
 
 def direct(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
-    """As the SDK would send them."""
+    """Return a sender of requests like the SDK's, which bypasses the SDK."""
     build = built_by(_client(spec, key, url, Unsent(patience(timeout_s))), path)
     return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s))
 
 
 def through(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
-    """By the SDK."""
+    """Return a sender of requests through the SDK."""
     http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
     return SdkPost(_client(spec, key, url, http), path, openai.APIStatusError)
 
 
 def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.AsyncClient) -> openai.AsyncOpenAI:
-    """The SDK's client, deaf to the environment: an organisation or headers meant for OpenAI go to no other host."""
+    """Build the SDK's client. It ignores the environment, whose organisation and headers are meant for OpenAI alone."""
     options: dict[str, Any] = {
         "api_key": api_key, "max_retries": 0, "default_headers": spec.headers, "default_query": spec.query,
         "http_client": http_client,

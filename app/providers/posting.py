@@ -1,4 +1,4 @@
-"""How a call's body goes to the provider and its answer comes back: as the SDK would send it, or through the SDK.
+"""Sends the body of a call to the provider and receives the response, as the SDK would or through the SDK.
 
 The SDK decides address and headers of a call. Building a request and a response takes it more CPU time than all else
 that a call costs, though only the body differs from call to call. `DirectPost` has one request built for each model,
@@ -28,7 +28,8 @@ class Post(Protocol):
     """Sends one body to a provider."""
 
     async def send(self, body: Body, transit: Transit) -> HttpAnswer:
-        """What came back, whatever its status. Raises what SDK, httpx2 and aiohttp raise where nothing did."""
+        """Send the body and return the response, whatever its status. Without a response, raises the errors of the SDK,
+        httpx2 and aiohttp."""
         ...
 
     async def close(self) -> None: ...
@@ -42,13 +43,13 @@ class SdkClient(Protocol):
 
 
 class SdkPost:
-    """Each call through the SDK. `status_error` is what it raises for a status that is no success."""
+    """Sends each call through the SDK. `status_error` is what it raises for a status that is no success."""
 
     def __init__(self, sdk: SdkClient, path: str, status_error: type[Exception]) -> None:
         self._sdk, self._path, self._status_error = sdk, path, status_error
 
     async def send(self, body: Body, transit: Transit) -> HttpAnswer:
-        """See `Post`. The SDK does not tell when it writes: from the start on, `transit` says that it may have."""
+        """See `Post`. The SDK does not tell when it writes, so `transit.written` is True from the start."""
         try:
             response: httpx2.Response = await self._sdk.post(self._path, cast_to=httpx2.Response, body=body)
         except self._status_error as error:
@@ -65,7 +66,7 @@ Build = Callable[[str], Awaitable[httpx2.Request]]
 
 
 class DirectPost:
-    """Each call as the SDK would send it."""
+    """Sends each call as the SDK would, without its overhead."""
 
     def __init__(self, build: Build, connections: Connections) -> None:
         self._build, self._connections = build, connections
@@ -77,7 +78,7 @@ class DirectPost:
         model = body["model"]
         if model not in self._prepared:  # Azure's address names the model
             request = await self._build(model)
-            # Names that know their own lower case: so long as they live, no call makes any of its own.
+            # `istr` caches the lower case of a name, so that calls need not compute it.
             names = CIMultiDict((istr(name), value) for name, value in request.headers.items())
             self._prepared[model] = yarl.URL(str(request.url)), names
         url, prepared = self._prepared[model]
@@ -91,7 +92,7 @@ class DirectPost:
 
 
 def built_by(sdk: SdkClient, path: str) -> Build:
-    """By the SDK itself, which was made with an `Unsent` client."""
+    """Return a builder that uses the SDK itself, which was made with an `Unsent` client."""
     return partial(_built, sdk, path)
 
 
@@ -126,7 +127,7 @@ class Unsent(httpx2.AsyncClient):
 
 
 def _dumped(body: Body) -> bytes:
-    """As the SDKs write it. Raises `UnicodeEncodeError` for lone surrogates, as they do."""
+    """Serialise a body as the SDKs do. Raises `UnicodeEncodeError` for lone surrogates, as they do."""
     try:
         return orjson.dumps(body)
     except TypeError:  # a number or a text that orjson refuses

@@ -1,4 +1,4 @@
-"""Messages that are safe to log: no key, no judged text, no control characters, no more than a line."""
+"""Makes messages safe to log: one line without keys, judged texts and control characters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LOOKS_LIKE_A_KEY = re.compile(
 
 
 class Redactor:
-    """Cleans what a provider said. `secrets` are the values that went out with each call."""
+    """Cleans messages of a provider. `secrets` are the values that are sent with each call."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)
 
     def clean(self, message: str, judged_text: str = "") -> str:
-        """`message` without pieces of a key (6 characters or more) or of the judged text (12 or more).
+        """Return `message` without pieces of a key (6 characters or more) or of the judged text (12 or more).
 
         The result is one printable line of at most MAX_MESSAGE_CHARS characters.
         """
@@ -38,7 +38,7 @@ class Redactor:
 
 
 def _without(message: str, source: str, shortest: int) -> str:
-    """`message` with every run of at least `shortest` characters that also stands in `source` replaced."""
+    """Replace every run of at least `shortest` characters in `message` that also stands in `source`."""
     kept: list[str] = []
     start = 0
     while start < len(message):

@@ -1,4 +1,4 @@
-"""From a pool's specification to the provider that serves it."""
+"""Builds the provider for a pool's specification."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from dicast.app.providers.openai import OpenAIProvider
 
 _GRACE_S = 5.0
-"""The caller's total deadline comes first; the socket's own is there for callers that set none."""
+"""How much later than the caller's total deadline the socket's own comes, which is for callers that set none."""
 
 
 def load_sdks(specs: Iterable[PoolSpec]) -> None:
-    """Import what calls of these pools need, SDKs included: ahead of the first call, and off the loop."""
+    """Import what calls of these pools need, including SDKs. To be called ahead of the first call, off the loop."""
     from dicast.app.providers import http, openai  # noqa: PLC0415  as in `_provider_class`
 
     for spec in specs:
@@ -30,7 +30,7 @@ def load_sdks(specs: Iterable[PoolSpec]) -> None:
 
 
 _OWN = {"openai": "https:", "anthropic": "https:"}
-"""Addresses of providers whose pools need to name none."""
+"""The schemes of providers whose pools need no address."""
 _REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"
 
 
@@ -47,7 +47,7 @@ def _provider_class(dialect: str) -> type[AnthropicProvider] | type[OpenAIProvid
 def build_provider(
     spec: PoolSpec, settings: Settings, environ: Mapping[str, str], *, base_url: str | None = None
 ) -> Provider:
-    """A provider for one pool, to be used on one event loop and closed by the caller; opens no connection yet.
+    """Build a provider for one pool, to be used on one event loop and closed by the caller. Opens no connection yet.
 
     `environ` is the environment merged with `.env`; the pool's key is looked up there. `base_url` is where a `local` or
     `simulated` server was found, and wins over the pool's. Raises `ProviderFailure` (REJECTED) naming pool and variable
@@ -68,7 +68,7 @@ def build_provider(
 
 
 def key_trouble(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Why this process has no key for a pool; '' if it has one, or needs none."""
+    """Return why this process has no key for a pool; "" if it has one, or needs none."""
     try:
         _api_key(spec, settings, environ)
     except ProviderFailure as failure:

@@ -1,8 +1,8 @@
-"""A judge's answer to whatever is asked: an instance of the given JSON schema, or the object that the prompt describes.
+"""Generates a judge's answer: an instance of the given JSON schema, or the object that the prompt describes.
 
 Scores and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer.
 Scores are drawn evenly from the scale, or, with an `Eye`, follow what the text says of its own quality: then agreement
-and bias are known, and statistics can be held to them.
+and bias are known, and statistics can be checked against them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _VERDICTS = ("score", "label", "answers")
 
 
 def nonce_of(prompt: str) -> str | None:
-    """The call's nonce, as the prompt tells it."""
+    """Return the nonce in the prompt, or None."""
     found = _NONCE.search(prompt)
     return found[1] if found else None
 
 
 class Eye(NamedTuple):
-    """How a judge sees a text's quality: with normal errors of this deviation and bias, in points of the scale, with
-    further ones that differ from one replicate to the next (`restless`), and with what else moves it. Of two texts it
-    sees the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
+    """How a judge perceives a text's quality: with a normal error of deviation `noise` and mean `bias`, in points of
+    the scale, with a further error that differs between replicates (`restless`), and with `leanings`. Of two texts it
+    perceives the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
 
     noise: float
     bias: float = 0.0
@@ -72,7 +72,7 @@ class SimulatedJudge:
         self._scored = 0
 
     def plain(self) -> dict[str, Any]:
-        """The object that the prompt asks for."""
+        """Return the object that the prompt asks for."""
         argued = {
             "nonce": self._nonce,
             "argument": self._words(self._argument_chars),
@@ -89,7 +89,7 @@ class SimulatedJudge:
         return {**argued, "score": self._score(low, high)}
 
     def instance(self, schema: Mapping[str, Any]) -> Any:
-        """A value that satisfies the schema."""
+        """Return a value that satisfies the schema."""
         return self._value(schema, schema, "", 0)
 
     def _value(self, schema: Any, root: Mapping[str, Any], name: str, depth: int) -> Any:
@@ -129,7 +129,8 @@ class SimulatedJudge:
         return value
 
     def _array(self, schema: Mapping[str, Any], root: Mapping[str, Any], name: str, depth: int) -> list[Any]:
-        """One element for each identifier that the elements may carry; else as few as allowed, but at least one."""
+        """Return one element for each identifier that the elements may have; else as few as allowed, but at least
+        one."""
         items = schema.get("items", {})
         variants = _variants(items, root, self._prompt)
         fewest, most = int(_bound(schema, "minItems", 0)), int(_bound(schema, "maxItems", 1_000_000))
@@ -154,7 +155,7 @@ class SimulatedJudge:
         return self._dissent(chars) if name == "dissent" else self._words(chars)
 
     def _dissent(self, chars: int) -> str:
-        """A chief's: nothing where all that it is told of is the same."""
+        """Return a chief's dissent, which is empty if all opinions in the prompt agree."""
         return self._words(chars) if len(set(_TOLD.findall(self._prompt))) > 1 else ""
 
     def _words(self, chars: int) -> str:
@@ -163,13 +164,13 @@ class SimulatedJudge:
         return (words * (chars // len(words) + 1))[:chars]
 
     def _score(self, low: int, high: int) -> int:
-        """Drawn evenly, or seen in the text."""
+        """Return a score that is drawn evenly, or follows the quality that the text states."""
         told = _QUALITY.findall(self._prompt) if self._eye is not None else []
         return self._seen(low + float(told[0]) * (high - low), low, high) if told else self._between(low, high)
 
     def _label(self, labels: Sequence[str]) -> str:
-        """Drawn evenly, or seen in the text: the label that it names, the place that its quality has among the labels,
-        or which of two texts has the higher one."""
+        """Return a label that is drawn evenly, or follows the text: the label that it names, the place of its quality
+        among the labels, or which of two texts has the higher quality."""
         top = len(labels) - 1
         if self._eye is None:
             return labels[self._below(top + 1)]
@@ -185,7 +186,7 @@ class SimulatedJudge:
         return others[self._below(len(others))] if mistaken else named[1]
 
     def _answers(self, numbers: Sequence[str]) -> dict[str, bool]:
-        """Drawn evenly, or as many yes, the first ones, as the text's quality earns."""
+        """Return answers that are drawn evenly, or as many yes (the first ones) as the text's quality earns."""
         if self._eye is None or not _QUALITY.search(self._prompt):
             return {number: bool(self._below(2)) for number in numbers}
         earned = self._score(0, len(numbers))
@@ -209,7 +210,7 @@ class SimulatedJudge:
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
 
     def _of_this_call(self, place: int) -> float:
-        """As if drawn from a normal distribution, and another for each nonce."""
+        """Return a normally distributed number that depends on the nonce and the place alone."""
         digest = hashlib.blake2b(f"{self._nonce}:{place}".encode(), digest_size=16).digest()
         even = [(int.from_bytes(half, "big") + 1) / (2**64 + 1) for half in (digest[:8], digest[8:])]
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
@@ -218,13 +219,13 @@ class SimulatedJudge:
         return low + self._below(high - low + 1)
 
     def _below(self, count: int) -> int:
-        """The next number below `count`, by a 128-bit linear congruential generator (PCG64's multiplier)."""
+        """Return the next number below `count`, by a 128-bit linear congruential generator (PCG64's multiplier)."""
         self._state = (self._state * 47026247687942121848144207491837523525 + 1) % 2**128
         return (self._state >> 64) % count
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`schema` with `$ref` followed and `allOf` merged."""
+    """Return `schema` with `$ref` followed and `allOf` merged."""
     for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str):
@@ -239,7 +240,7 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """The schema's type; of several, the first that is not null."""
+    """Return the schema's type; of several types, the first that is not null."""
     kind = schema.get("type", "object" if "properties" in schema else "null")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
@@ -247,7 +248,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _variants(items: Any, root: Mapping[str, Any], prompt: str) -> list[Mapping[str, Any]]:
-    """The element schemas of a batch: one for each alternative, or for each value of an enumerated identifier.
+    """Return the element schemas of a batch: one for each alternative, or for each value of an enumerated identifier.
 
     Where the prompt gives a criterion a scale of its own, its scores keep to it.
     """
@@ -263,7 +264,7 @@ def _variants(items: Any, root: Mapping[str, Any], prompt: str) -> list[Mapping[
 
 
 def _each(form: Mapping[str, Any], scales: Mapping[str, tuple[int, int]]) -> list[Mapping[str, Any]]:
-    """A form for each value of its enumerated identifier."""
+    """Return a schema for each value of the form's enumerated identifier."""
     properties = form.get("properties", {})
     for key, part in properties.items():
         choices = part.get("enum") if isinstance(part, Mapping) else None
@@ -289,7 +290,8 @@ def _bound(schema: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def spoil(fault: str, answer: Any) -> str:
-    """The answer's JSON with one thing wrong; `fault` is one of ANSWER_FAULTS. Works on single and batched answers."""
+    """Return an answer's JSON with one mistake. `fault` is one of ANSWER_FAULTS; single and batched answers are
+    accepted."""
     if fault == "chatter":
         return f"Here is my verdict:\n```json\n{json.dumps(answer)}\n```\nI hope it helps!"
     if fault == "null":
@@ -315,7 +317,7 @@ def spoil(fault: str, answer: Any) -> str:
 
 
 def _entries(answer: Any) -> list[dict[str, Any]]:
-    """Every object with a verdict, wherever it lies."""
+    """Return every object with a verdict, at any depth."""
     if isinstance(answer, dict):
         own = [answer] if answer.keys() & set(_VERDICTS) else []
         return own + [entry for value in answer.values() for entry in _entries(value)]
@@ -323,7 +325,7 @@ def _entries(answer: Any) -> list[dict[str, Any]]:
 
 
 def _batch(answer: Any) -> list[Any] | None:
-    """The list that holds a batch's entries, if the answer is one."""
+    """Return the list of a batch's entries; None if the answer is no batch."""
     values = answer.values() if isinstance(answer, dict) else ()
     lists = (value for value in values if isinstance(value, list) and _entries(value))
     return next(lists, None)
@@ -339,7 +341,7 @@ def _remove_one(answer: Any) -> None:
 
 
 def _contradicted(answer: Any) -> str:
-    """A batch with two opinions on one criterion, or a single opinion that gives its verdict twice."""
+    """Return a batch with two opinions on one criterion, or a single opinion that gives its verdict twice."""
     batch = _batch(answer)
     if batch is None:
         return json.dumps(answer).removesuffix("}") + f', "{_verdict_key(answer)}": 1}}'

@@ -1,4 +1,4 @@
-"""Budgets of every kind that providers and gateways enforce, or only tell of.
+"""Budgets of every kind that providers and gateways enforce, or only report.
 
 A *bucket* refills all the time; a *window* forgets everything at its end, on the clock; a *log* forgets each request
 one period after it was made. Pure: `now` is seconds on any steady clock; when it was 0, the wall clock said `unix_s`.
@@ -28,7 +28,8 @@ class ReportedBudget(NamedTuple):
 
 
 class State(NamedTuple):
-    """A budget as headers tell of it. `reset_s`: until a bucket is full, a window ends, a log's oldest entry leaves."""
+    """A budget as headers report it. `reset_s`: until a bucket is full, a window ends, or a log's oldest entry
+    leaves."""
 
     budget: ReportedBudget
     remaining: int
@@ -36,8 +37,8 @@ class State(NamedTuple):
 
 
 def parse_budgets(text: str) -> tuple[ReportedBudget, ...]:
-    """`window:4800/60` is 4,800 requests in each minute of the clock; `bucket:100000/60:tokens:shown` a bucket of
-    tokens that is told and not enforced; several are joined by `+`. Raises `ValueError`."""
+    """Parse budgets, joined by `+`. `window:4800/60` is 4,800 requests in each minute of the clock;
+    `bucket:100000/60:tokens:shown` is a bucket of tokens that is reported and not enforced. Raises ValueError."""
     found = []
     for part in text.split("+"):
         match = _SPEC.fullmatch(part)
@@ -56,7 +57,8 @@ class Account:
         self._entries: deque[tuple[float, float]] = deque()
 
     def wait_s(self, amount: float, now: float) -> float:
-        """0 if `amount` may be spent now, else the time until it may; more than there ever is waits for all of it."""
+        """Return 0 if `amount` may be spent now, else the time until it may. An amount above the limit waits until all
+        of the budget is there."""
         self._advance(now)
         short = min(amount, self.budget.limit) - (self.budget.limit - self._used)
         if not self.budget.enforced or short <= _ROUNDING:
@@ -99,11 +101,11 @@ class Account:
 
 
 def amount_of(budget: ReportedBudget, tokens: int) -> int:
-    """What one request of `tokens` costs it."""
+    """Return what one request of `tokens` takes from the budget."""
     return 1 if budget.unit == UNITS[0] else tokens
 
 
 def longest_wait(accounts: Sequence[Account], tokens: int, now: float) -> tuple[float, str]:
-    """How long a request has to wait for all budgets, and the unit of the last of them; (0, '') if it need not."""
+    """Return how long a request has to wait for all budgets, and the unit of the last one; (0, "") if it need not."""
     waits = [(account.wait_s(amount_of(account.budget, tokens), now), account.budget.unit) for account in accounts]
     return max(waits, default=(0.0, "")) if any(wait for wait, _ in waits) else (0.0, "")

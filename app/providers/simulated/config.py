@@ -1,4 +1,4 @@
-"""What a simulated provider does: one frozen value, from code, from the command line or from `POST /control`."""
+"""Configures a simulated provider: one frozen value, from code, from the command line or from `POST /control`."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class Behaviour(BaseModel):
     faults: dict[str, float] = {}
 
     def draw_latency_s(self, random: Random) -> float:
-        """Time to serve one call: exact, or lognormal with `latency` as its arithmetic mean."""
+        """Draw the time to serve one call: exact, or lognormal with `latency` as its arithmetic mean."""
         if not self.latency or not self.sigma:
             return self.latency
         return random.lognormvariate(math.log(self.latency) - self.sigma**2 / 2, self.sigma)
 
     def changed(self, changes: Mapping[str, Any]) -> Behaviour:
-        """A copy with some options replaced; raises `ConfigError`."""
+        """Return a copy with some options replaced. Raises `ConfigError`."""
         try:
             return Behaviour.model_validate({**dict(self), **changes})
         except ValidationError as error:
@@ -143,7 +143,7 @@ class SimulatedConfig:
 
 
 def parse_changes(text: str) -> dict[str, Any]:
-    """`cap=10,rpm=60`, or `10` alone for the cap; raises `ConfigError`."""
+    """Parse `cap=10,rpm=60`, or `10` alone for the cap. Raises `ConfigError`."""
     pairs = [part.split("=", 1) if "=" in part else ["cap", part] for part in text.split(",")]
     changes = {name: parse_value(name, value) for name, value in pairs}
     Behaviour().changed(changes)
@@ -151,7 +151,7 @@ def parse_changes(text: str) -> dict[str, Any]:
 
 
 def parse_fault(text: str) -> tuple[str, float]:
-    """`cut=0.1`, or `cut` alone for always; raises `ConfigError`."""
+    """Parse `cut=0.1`, or `cut` alone for always. Raises `ConfigError`."""
     name, _, share = text.partition("=")
     try:
         faults = {name: float(share or 1)}
@@ -162,7 +162,8 @@ def parse_fault(text: str) -> tuple[str, float]:
 
 
 def parse_step(text: str) -> Step:
-    """`300:10` = cap 10 after 300 answers; `30s:cap=10,rpm=60` = both after 30 seconds; raises `ConfigError`."""
+    """Parse `300:10` (cap 10 after 300 answers) or `30s:cap=10,rpm=60` (both after 30 seconds). Raises
+    `ConfigError`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?):(.+)", text, re.ASCII)
     if not match or (not match[2] and "." in match[1]):
         raise ConfigError(f"a step looks like 300:10, 30s:10 or 300:cap=10,rpm=60, got {text!r}")
@@ -171,7 +172,7 @@ def parse_step(text: str) -> Step:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """An option's value from the command line; raises `ConfigError`. 'none' lifts a limit."""
+    """Parse an option's value from the command line; 'none' removes a limit. Raises `ConfigError`."""
     if text == "none":
         return getattr(Behaviour().changed({name: None}), name)
     try:
@@ -190,7 +191,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def options() -> list[tuple[str, type, Any, str]]:
-    """(name, type, default, help) of each option that the command line offers."""
+    """Return (name, type, default, help) of each option that the command line offers."""
     return [
         (name, (get_args(spec.annotation) or (spec.annotation,))[0], spec.default, spec.description or "")
         for name, spec in Behaviour.model_fields.items()

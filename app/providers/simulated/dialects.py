@@ -21,12 +21,12 @@ _DATA = "data:"
 
 
 class BadRequest(Exception):
-    """The request is none that the API understands."""
+    """The request does not follow the API."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """What is asked, whichever API it came through. Tokens are estimates, four characters each."""
+    """A request, whichever API it came through. Tokens are estimated at four characters each."""
 
     model: str
     prompt: str
@@ -34,7 +34,7 @@ class ParsedCall:
     schema: Mapping[str, Any] | None
     tool: str | None
     images: tuple[str, ...] = ()
-    """The SHA-256 of those that came with it, and addresses, which are not fetched."""
+    """The SHA-256 of images that came with the request, and the addresses of others, which are not fetched."""
 
     @property
     def input_tokens(self) -> int:
@@ -49,7 +49,7 @@ class WireFormat(Protocol):
     def read(self, body: Any) -> ParsedCall: ...
 
     def charge(self, call: ParsedCall) -> int:
-        """Tokens taken from the bucket when the call arrives."""
+        """Return the tokens that are taken from the bucket when the call arrives."""
         ...
 
     def answer(self, call: ParsedCall, text: str, number: int) -> bytes: ...
@@ -215,7 +215,7 @@ def _words(content: Any) -> str:
 
 
 def _images(messages: list[Any]) -> tuple[str, ...]:
-    """Of the messages' parts, in either API's form."""
+    """Return the images in the messages, in either API's form: digests of their bytes, or addresses."""
     contents = [content for message in messages if isinstance(content := _object(message).get("content"), list)]
     parts = [part for content in contents for part in content if isinstance(part, dict)]
     found = []
@@ -230,7 +230,7 @@ def _images(messages: list[Any]) -> tuple[str, ...]:
 
 
 def _shown(address: str) -> str:
-    """The digest of an image's bytes, or its address."""
+    """Return the digest of an image's bytes, or its address."""
     if not address.startswith(_DATA):
         return address
     head, _, coded = address.partition(";base64,")

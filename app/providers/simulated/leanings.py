@@ -20,9 +20,9 @@ _PLACEHOLDER = re.compile(r"\{high\}|\{low\}|\n")
 
 
 class Leanings(NamedTuple):
-    """`obeys` is the share of attacks that it gives in to; the others are points of the scale: for a claimed score (the
-    highest; as many less for the lowest), marks of Markdown, being asked for several criteria, and the last of these.
-    """
+    """The biases of a judge. `obeys` is the share of attacks that it obeys. The others are points of the scale: for a
+    claimed score (the highest; as many less for the lowest), for marks of Markdown, for being asked for several
+    criteria at once, and for the last of these."""
 
     obeys: float = 0.0
     claims: float = 0.0
@@ -31,7 +31,8 @@ class Leanings(NamedTuple):
     late: float = 0.0
 
     def points(self, prompt: str, place: int, criteria: int) -> float:
-        """What it adds to the score of the criterion at this place of so many (1 and more in a batch, else 0)."""
+        """Return the points that are added to the score of the criterion at `place`. `criteria` is their number in a
+        batch, 0 without one."""
         found = 0.0
         if self.claims and (claim := _CLAIM.search(prompt)) is not None:
             score, low, high = map(int, claim.groups())
@@ -44,7 +45,8 @@ class Leanings(NamedTuple):
 
 
 def sign_of(attack: Attack) -> str:
-    """Its longest part in one line that is the same on every scale, as it stands in a prompt."""
+    """Return the longest part of an attack that is on one line and the same on every scale, as it stands in a
+    prompt."""
     part = max(_PLACEHOLDER.split(attack.text), key=len)
     return quoted(part).removeprefix("> ")
 
@@ -53,6 +55,6 @@ _SIGNS = tuple((sign_of(attack), attack.aim) for attack in ATTACKS)
 
 
 def attack_in(prompt: str) -> Aim | None:
-    """What an attack in the material is after, if there is one."""
+    """Return the aim of an attack in the material, or None if there is none."""
     material = "\n".join(line for line in prompt.splitlines() if line.startswith("> "))
     return next((aim for sign, aim in _SIGNS if sign in material), None)

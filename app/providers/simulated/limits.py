@@ -21,14 +21,14 @@ _DEEPEST_DEBT = 0.1  # of the depth: refused requests cannot push the next accep
 
 
 class Refusal(NamedTuple):
-    """Why a call was not admitted, and after how long it would be."""
+    """Why a call was not admitted, and after how many seconds it would be."""
 
     reason: str
     wait_s: float
 
 
 class Level(NamedTuple):
-    """A bucket as headers tell of it: per minute, what is left, seconds until it is full."""
+    """A bucket as headers report it: per minute, what is left, seconds until it is full."""
 
     limit: int
     remaining: float
@@ -49,7 +49,8 @@ class TokenBucket:
         self._in_window = 0.0
 
     def wait_s(self, amount: float, now: float) -> float:
-        """0 if `amount` may be taken now, else the time until it may. More than the depth needs a full bucket."""
+        """Return 0 if `amount` may be taken now, else the time until it may. More than the depth needs a full
+        bucket."""
         self._refill(now)
         need = min(amount, self._depth)
         short = need - self._level
@@ -85,7 +86,7 @@ class Limits:
     """Everything that may refuse a call of one model for its rate."""
 
     def __init__(self, behaviour: Behaviour, now: float, unix_s: float = 0.0) -> None:
-        """`unix_s` is what the wall clock said when `now` was 0: windows end on it."""
+        """`unix_s` is the Unix time at which `now` was 0; windows end by that clock."""
 
         def bucket(per_min: int | None) -> TokenBucket | None:
             return None if per_min is None else TokenBucket(per_min, behaviour.burst, behaviour.quantum, now)
@@ -103,7 +104,7 @@ class Limits:
         self._before: deque[float] = deque()
 
     def admit(self, tokens: int, now: float) -> Refusal | None:
-        """Charge one request of `tokens`, or say why not and charge nothing."""
+        """Charge one request of `tokens`, or return why it is not admitted and charge nothing."""
         refusal = self._refusal(tokens, now)
         if refusal is None:
             if self.requests:
@@ -129,7 +130,7 @@ class Limits:
         return Refusal("rpm" if unit == "requests" else "tpm", wait_s) if wait_s else None
 
     def states(self, now: float) -> list[State]:
-        """The budgets besides, as headers tell of them."""
+        """Return the additional budgets as headers report them."""
         return [account.state(now) for account in self._accounts]
 
     def _too_steep(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the provider saw. Tests and benches judge by this, not by what the callers say of themselves."""
+"""Records what the provider has seen. Tests and benchmarks rely on this, not on what the callers report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CallMeter:
         self.most_open = max(self.most_open, self.open)
 
     def serve(self) -> None:
-        """The call that just arrived was accepted."""
+        """Count the call that has just arrived as accepted."""
         self.serving += 1
         self.most_serving = max(self.most_serving, self.serving)
 
@@ -72,7 +72,7 @@ class CallRecord:
         self.entries.append(entry)
 
     def end(self, entry: dict[str, Any]) -> None:
-        """A request is over. Status 0: the caller hung up before an answer."""
+        """Record that a request has ended. Status 0: the caller hung up before an answer."""
         self.statuses[entry["status"]] += 1
         if self._file:
             self._file.write(orjson.dumps(entry) + b"\n")

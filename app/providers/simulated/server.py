@@ -40,7 +40,7 @@ _OPENAI, _ANTHROPIC = OpenAI(), Anthropic()
 
 
 class _Lane:
-    """One model's limits, or those of all models without limits of their own."""
+    """The limits of one model, or of all models without limits of their own."""
 
     def __init__(self, behaviour: Behaviour, now: float) -> None:
         self.meter = CallMeter()
@@ -49,7 +49,7 @@ class _Lane:
         self.limits = Limits(behaviour, now, self._unix_s)
 
     def change(self, changes: Mapping[str, Any], now: float) -> None:
-        """New behaviour from now on; buckets are filled anew only if their sizes changed."""
+        """Change the behaviour from now on. Buckets are filled anew only if their sizes have changed."""
         before, self.behaviour = self.behaviour, self.behaviour.changed(changes)
         self.meter.advance(now, self.behaviour.cap)
         sizes = ("rpm", "tpm", "output_tpm", "quantum", "burst", "ramp", "budgets")
@@ -101,11 +101,12 @@ class SimulatedProvider:
 
     @property
     def base_url(self) -> str:
-        """Works for both SDKs: the APIs answer under any prefix."""
+        """The address for both SDKs: the APIs answer under any prefix."""
         return f"http://{self._host}:{self._port}"
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the start or the last reset. `capacity_used` is the share of capped capacity that served."""
+        """Return counts since the start or the last reset. `capacity_used` is the share of the capped capacity in
+        use."""
         now = self._loop.time()
         lanes = {"": self._default, **self._lanes}
         for lane in lanes.values():
@@ -131,11 +132,11 @@ class SimulatedProvider:
         }
 
     def log(self, after: int = 0) -> list[dict[str, Any]]:
-        """Requests with a number above `after`; times are seconds since the start, `end` None while open."""
+        """Return requests with a number above `after`. Times are seconds since the start; `end` is None while open."""
         return [entry for entry in self._record.entries if entry["number"] > after]
 
     def control(self, changes: Mapping[str, Any], *, model: str = "", reset: bool = False) -> None:
-        """Change the behaviour of `model`, '' being all without their own; raises `ConfigError`."""
+        """Change the behaviour of `model`; "" means all models without their own. Raises `ConfigError`."""
         now = self._loop.time()
         if model and model not in self._lanes:
             self._lanes[model] = _Lane(self._default.behaviour.changed(changes), now)
@@ -194,7 +195,7 @@ class SimulatedProvider:
     async def _serve(
         self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
     ) -> web.StreamResponse:
-        """A call from its arrival to its end, both noted."""
+        """Serve a call, and record its arrival and its end."""
         arrival = self._loop.time()
         self._total.arrive(arrival, None)
         lane.meter.arrive(arrival, lane.behaviour.cap)
@@ -256,7 +257,7 @@ class SimulatedProvider:
         own = self._text(call, behaviour, fault)
         text = self._other_answer(entry["nonce"]) if fault == "swapped" else own
         self._answers.append((entry["nonce"], own))
-        if text is None:  # there is none yet to mix it up with
+        if text is None:  # there is no other answer yet
             text, fault = own, None
         used = tokens_of(text)
         entry["output_tokens"] = used
@@ -281,7 +282,7 @@ class SimulatedProvider:
     def _refusal(
         self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
     ) -> tuple[int, Refusal] | None:
-        """Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
+        """Return why a call is rejected. Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
         behaviour, now = lane.behaviour, self._loop.time()
         rules = (
             (self.config.api_key is not None and self.config.api_key not in _keys(request), 401, "key"),
@@ -349,7 +350,7 @@ class SimulatedProvider:
         return spoil(fault, answer) if fault and spoilt else orjson.dumps(answer).decode()
 
     def _other_answer(self, nonce: str | None) -> str | None:
-        """The latest answer to another question than this."""
+        """Return the latest answer to another question, or None."""
         return next((text for other, text in reversed(self._answers) if other != nonce), None)
 
     def _chance(self, share: float) -> bool:
@@ -376,6 +377,6 @@ def _at_answers(step: Step) -> int:
 
 
 def _keys(request: web.BaseRequest) -> tuple[str, ...]:
-    """The key, wherever OpenAI, Anthropic and Azure have it."""
+    """Return the keys of a request, from the headers that OpenAI, Anthropic and Azure use."""
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     return bearer, request.headers.get("x-api-key", ""), request.headers.get("api-key", "")

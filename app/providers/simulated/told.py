@@ -1,4 +1,4 @@
-"""The ways in which providers and gateways tell of budgets: one function each, by name in `DIALECTS`.
+"""The ways in which providers and gateways report budgets in headers: one function each, by name in `DIALECTS`.
 
 Names and forms are those of the providers' documentation and of answers that were seen; see docs/governor.md. Each
 function is given the budgets' states, the Unix time, and whether the answer is a refusal.
@@ -23,7 +23,7 @@ def _period(state: State) -> str:
 
 
 def _three(states: Sequence[State], form: str, reset: Callable[[State], str | None]) -> Headers:
-    """Limit, remaining and reset of each; `form` says where what and unit stand in the name."""
+    """Return limit, remaining and reset of each budget; `form` is the pattern of the header names."""
     headers: Headers = {}
     for state in states:
         values = {"limit": str(state.budget.limit), "remaining": str(state.remaining), "reset": reset(state)}
