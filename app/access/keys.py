@@ -46,8 +46,17 @@ class AccessKeys:
         return self.at("audit", part)
 
     def audit_head(self, part: str = "") -> str:
-        """hash count, hash, seal: the last line's number and hash; trimmed, anchor, anchor_seal: of the last dropped"""
+        """hash count, hash, seal: the last line's number and hash; displaced: how many lines ever; trimmed, anchor,
+        anchor_seal: of the last line that an earlier version dropped"""
         return self.at("audit_head", part)
+
+    def audit_displacing(self, part: str = "") -> str:
+        """string: there while a process displaces lines of this part"""
+        return self.at("audit_displacing", part)
+
+    def audit_shorter(self, part: str, name: str) -> str:
+        """list: what is to stand in a part's place when lines are displaced; `name` is one process's, for one time"""
+        return self.at("audit_shorter", f"{part}:{name}")
 
     @property
     def audit_counts(self) -> str:

@@ -140,6 +140,8 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
         return code
     if finding.first > 1:
         terminal.say(f"Orders 1 to {finding.first - 1:,} are dropped; the check begins with their sealed hash.")
+    if finding.displaced:
+        terminal.say(f"Of {finding.displaced:,} lines more only the counts are held: `dicast audit show` has them.")
     if finding.weak:
         terminal.say(
             f"{finding.weak:,} lines are from before there was a DICAST_TOKEN_SECRET: whoever could read the store "

@@ -43,7 +43,8 @@ HOMES: Mapping[Home, str] = {
         given_back beat spread nonce_key""",
     Home.MESSAGES: """queue unacked unacked_key unacked_index_key dead_letters refused_messages chord_ended chord_added
         task_result""",
-    Home.ACCESS: "tokens token_ends revoked signing audit audit_head audit_counts store_users rate record",
+    Home.ACCESS: """tokens token_ends revoked signing audit audit_head audit_counts audit_shorter audit_displacing
+        store_users rate record""",
 }
 """Each key by the name of what makes it: of Keys, LedgerKeys and AccessKeys, and a few names that are made in place."""
 

@@ -146,9 +146,9 @@ def test_the_log_is_bounded_and_what_is_left_is_whole(client, log, clock, monkey
     audit = Audit(client, "dicast", secrets_of(SECRET), clock, lines_max=10)
     fill(audit, 33)
     finding = audit.verify()
-    assert finding.whole and finding.first > 1
-    assert client.llen(log) == finding.lines <= 15
-    assert finding.first + finding.lines - 1 == 33
+    assert finding.whole and finding.displaced > 15
+    assert client.llen(log) == finding.lines + 1 <= 15
+    assert finding.lines + finding.displaced == 33
     client.lpop(log)
     assert audit.verify().broken == finding.first
 

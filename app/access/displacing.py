@@ -1,0 +1,112 @@
+"""Which lines a full part of the audit log gives up, and what is kept of them.
+
+A part is shared by its subjects, and a subject's share by the kinds of what it did, each time evenly: who has fewer
+lines than an even share keeps all of them, and what it leaves over is for the others. Of a kind the first lines and the
+newest are kept. So however often one subject repeats something, it displaces lines of that kind and of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FIRST_SHARE = 10
+FIRST_MOST = 100
+"""Of a kind's lines every tenth that is kept is one of the first, up to so many."""
+COUNTS_NAMED = 50
+OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """What stands in the place of lines that follow each other and were displaced. `since` and `until`: unix s of the
+    first and of the last of them. `counts`: subject and action -> how often, those of counted lines included. `weak`:
+    how many were sealed by the store's own key. `problem`: why one of them could not be checked, '' if all were good.
+    `key`: which secret sealed it; `previous`: the hash of the line before; `hash`: that of the last line displaced."""
+
+    first: int
+    last: int
+    since: float
+    until: float
+    counts: dict[str, int]
+    weak: int
+    problem: str
+    key: str
+    previous: str
+    hash: str
+    seal: str = ""
+
+    @property
+    def lines(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def sealed(self) -> dict[str, Any]:
+        """All that the seal is over."""
+        return {name: value for name, value in asdict(self).items() if name != "seal"}
+
+
+def merged(run: Sequence[Displaced]) -> Displaced:
+    """One record of several that follow each other, not sealed yet."""
+    counts: dict[str, int] = {}
+    for each in run:
+        for name, count in each.counts.items():
+            named = name if name in counts or len(counts) < COUNTS_NAMED else OTHERS
+            counts[named] = counts.get(named, 0) + count
+    return Displaced(
+        run[0].first, run[-1].last, run[0].since, run[-1].until, counts, sum(each.weak for each in run),
+        next((each.problem for each in run if each.problem), ""), "", run[0].previous, run[-1].hash,
+    )  # fmt: skip
+
+
+def lines_to_displace(kinds: Sequence[tuple[str, str] | None], most: int) -> set[int]:
+    """Choose the lines to displace, so that lines and records of displaced ones are at most `most` together.
+
+    `kinds`: each entry's subject and action, oldest first; None for a record of displaced lines, which is joined with
+    those beside it. Rules, in their order: the lines are shared evenly between subjects, then between a subject's
+    actions; of an action the middle goes. Half of `most` is always for lines, however scattered what is kept lies.
+    """
+    budget = most
+    while True:
+        chosen = _beyond(kinds, budget)
+        excess = _entries(kinds, chosen) - most
+        if excess <= 0 or budget <= most // 2:
+            return chosen
+        budget = max(most // 2, budget - excess)
+
+
+def even_shares(sizes: Mapping[str, int], total: int) -> dict[str, int]:
+    """Share out `total`: nobody gets more than its size, and nobody less than another unless it has all that it wants.
+    Of those with the same size the later ones get what cannot be divided."""
+    shares, left = dict[str, int](), total
+    ordered = sorted(sizes, key=lambda name: sizes[name])
+    for at, name in enumerate(ordered):
+        shares[name] = min(sizes[name], left // (len(ordered) - at))
+        left -= shares[name]
+    return shares
+
+
+def _beyond(kinds: Iterable[tuple[str, str] | None], most: int) -> set[int]:
+    held: dict[str, dict[str, list[int]]] = {}
+    for at, kind in enumerate(kinds):
+        if kind is not None:
+            held.setdefault(kind[0], {}).setdefault(kind[1], []).append(at)
+    chosen: set[int] = set()
+    of_subject = even_shares({who: sum(map(len, actions.values())) for who, actions in held.items()}, most)
+    for who, actions in held.items():
+        of_action = even_shares({action: len(lines) for action, lines in actions.items()}, of_subject[who])
+        for action, lines in actions.items():
+            first = min(of_action[action] // FIRST_SHARE, FIRST_MOST)
+            chosen.update(lines[first : first + len(lines) - of_action[action]])
+    return chosen
+
+
+def _entries(kinds: Sequence[tuple[str, str] | None], chosen: set[int]) -> int:
+    """How many entries there will be: a run of displaced lines and records is one."""
+    count, in_run = 0, False
+    for at, kind in enumerate(kinds):
+        gone = kind is None or at in chosen
+        count += not (gone and in_run)
+        in_run = gone
+    return count
