@@ -34,9 +34,10 @@ LOOK_MAX_S = 1.0
 
 
 class AsyncClient:
-    """A submitter, for one event loop. It is of this environment and `.env`, unless `environ` or `app` is given.
+    """Submits and watches jobs from one event loop. Settings come from the environment and `.env`, unless `environ` or
+    `app` is given.
 
-    All methods raise redis's errors while the store is away, but for `wait`, which goes on asking.
+    All methods raise redis errors while the store is unavailable, except `wait`, which tries again.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, app: Dicast | None = None) -> None:
@@ -52,7 +53,7 @@ class AsyncClient:
         await asyncio.to_thread(self._app.close)
 
     async def submit(self, job: EvaluationJob | Mapping[str, Any]) -> str:
-        """Check a job and store it; returns its id. The same job again is the same job.
+        """Check a job, store it, and return its id. Submitting the same job again gives the same job.
 
         Raises TypeError, `InvalidJob`, `JobRefused`, `UnknownPool`, `DatasetError` or `JobConflict`.
         """
@@ -65,12 +66,12 @@ class AsyncClient:
         return await asyncio.to_thread(store_and_send)
 
     async def status(self, job_id: str) -> JobStatus:
-        """A job's state and counters now; raises `UnknownJob`."""
+        """Return a job's state and counters now. Raises `UnknownJob`."""
         return await asyncio.to_thread(self._app.ledger.status, job_id)
 
     async def wait(self, job_id: str, progress: Callable[[JobStatus], None] | None = None) -> Report:
-        """The report, when the job has ended; `progress` is given each look at it. Bound it by
-        `asyncio.timeout`. Raises `UnknownJob` and `JobLost`."""
+        """Wait until the job has ended, and return its report. `progress` is called with each status that is read. Use
+        `asyncio.timeout` to bound the wait. Raises `UnknownJob` and `JobLost`."""
         pause_s = LOOK_FIRST_S
         while True:
             with contextlib.suppress(RedisError):
@@ -87,12 +88,12 @@ class AsyncClient:
     async def evaluate(
         self, job: EvaluationJob | Mapping[str, Any], progress: Callable[[JobStatus], None] | None = None
     ) -> Report:
-        """Submit a job and wait for its report; `progress` is given each look at it. Cancelling this leaves the
-        job to itself: see `cancel`."""
+        """Submit a job and wait for its report. `progress` is called with each status that is read. Cancelling this
+        call does not cancel the job: see `cancel`."""
         return await self.wait(await self.submit(job), progress)
 
     async def cancel(self, job_id: str) -> JobState:
-        """Make no new calls for a job; returns its state before. Raises `UnknownJob`."""
+        """Cancel a job, so that it makes no new calls, and return its state before. Raises `UnknownJob`."""
 
         def cancel_and_note() -> JobState:
             before = operations.cancel(self._app, job_id)

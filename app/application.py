@@ -72,13 +72,13 @@ if TYPE_CHECKING:
 
 LABEL_OPTION = Option(["--label"], multiple=True, metavar="K=V", help="A label, such as region=eu; may be repeated.")
 CLIENTS = "-"
-"""Stands for whoever is no node, where the broker wants a name of what it hands out."""
+"""The holder of messages that are handed out to a process that is no node."""
 NOWHERE = "redis://a-worker-joins-first.invalid/0"
-"""Stands for the store until a worker has joined over HTTP: its options are read before it has a name to join with."""
+"""The address of the store until a worker has joined over HTTP: its options are read before it can join."""
 logger = logging.getLogger(__name__)
 
 CALL_GRACE_S = 10.0
-"""How much longer a lease lives than the call it is for."""
+"""How much longer than its call a lease lives."""
 
 
 class Dicast(Celery):  # type: ignore[misc]
@@ -112,7 +112,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def names(self) -> Names:
-        """What is at the broker; of an installation with the default namespace as plain as the documentation has it."""
+        """Makes names at the broker; with the default namespace they are the plain ones of the documentation."""
         namespace = self.settings.namespace
         return Names("" if namespace == DEFAULTS.namespace else namespace)
 
@@ -135,18 +135,18 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def broker(self) -> Broker:
-        """Where messages wait: RabbitMQ if the operator names one, else the store."""
+        """The broker, which is RabbitMQ if the operator names one, else the store."""
         return Broker.of(self.store_url, self.settings.broker_url)
 
     @cached_property
     def node_intervals(self) -> NodeIntervals:
-        """Whoever wants others sets them before the parts are made, as tests do."""
+        """The intervals of nodes. Tests set others before the parts are made."""
         settings = self.settings
         return NodeIntervals(beacon_s=settings.heartbeat_timeout, beacon_every_s=settings.heartbeat_interval)
 
     @cached_property
     def intervals(self) -> Intervals:
-        """The same; a silent node's claims may be taken when it is known to be silent."""
+        """The intervals of the pipeline. A silent node's claims may be taken over when it counts as silent."""
         silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
         return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms))
 
@@ -155,7 +155,8 @@ class Dicast(Celery):  # type: ignore[misc]
         return Registry(self.store, self.keys, intervals=self.node_intervals)
 
     def registry_maker(self) -> Callable[[], Registry]:
-        """Makes the thread that renews this process's beacon, and compares epochs, a registry of its own."""
+        """Return a function that makes a registry with its own client, for the thread that renews this process's
+        beacon."""
         url, keys, epoch, intervals = self.store_url, self.keys, self.epoch, self.node_intervals
         return lambda: Registry(connect(url), keys, epoch, intervals)
 
@@ -193,7 +194,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Raises `SecretMissing` where none is set."""
+        """Access tokens. Raises `SecretMissing` if no secret is set."""
         from dicast.app.access.tokens import Tokens
 
         return Tokens(self.store, self.settings.namespace, self.token_secrets)
@@ -207,7 +208,7 @@ class Dicast(Celery):  # type: ignore[misc]
     def record(
         self, actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None
     ) -> None:
-        """Note an operation in the audit log; on a node that joined over HTTP, which may not write there, in the
+        """Record an operation in the audit log or, on a node that joined over HTTP and may not write there, in the
         process's own log."""
         from dicast.app.access.audit import log_only
 
@@ -229,7 +230,7 @@ class Dicast(Celery):  # type: ignore[misc]
         return Membership(self.tokens, self.store_users)
 
     def _names_in_the_store(self) -> StoreBroker | None:
-        """What nodes may touch besides the installation's own keys; None where the broker is not the store."""
+        """Return what nodes may access besides the installation's own keys; None where the broker is not the store."""
         from dicast.app.access.rights import StoreBroker
 
         named = self.names.of
@@ -245,42 +246,45 @@ class Dicast(Celery):  # type: ignore[misc]
         return LedgerClient(self.store, self.keys, self.intervals)
 
     def secrets(self) -> list[str]:
-        """Values that no output may show: the settings' own, and the keys that pools name."""
+        """Return values that no output may show: secrets of the settings and the membership, and the keys of pools."""
         keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
         given = self.member.given.secrets() if self.member is not None else []
         return [*self.settings.secrets(), *filter(None, keys), *given]
 
     def join(self, member: Member) -> None:
-        """From now on the store is the one that this member was given. Nothing may have been made with another yet."""
+        """Use the store that this member was given from now on. No part may have been made with another store yet."""
         self.member = member
         self.__dict__["store_url"] = member.given.store_url
         self.conf.update(self._addresses(self.broker))
 
     def bugreport(self) -> str:
-        """Celery's, as `celery report` and workers tell it; of passwords it masks only those that it knows of."""
+        """Return Celery's report, as `celery report` and workers show it, with all secrets masked: Celery knows only
+        some."""
         return str(logs.JsonFormatter(self.secrets()).masked(super().bugreport()))
 
     def send_task(self, name: str, *args: Any, **options: Any) -> Any:
-        """Celery's; raises TypeError for an option that a job cannot keep, also where it is sent by its task's name."""
+        """Send a task as Celery does. Raises TypeError for an option that a job cannot honour, also if it is sent by
+        name."""
         if name == EVALUATE:
             check(options, {CONTROL_QUEUE, self.names.of(CONTROL_QUEUE)})
         return super().send_task(name, *args, **options)
 
     def prepared(self, job: EvaluationJob | Mapping[str, Any], *, image_files: bool = True) -> Prepared:
-        """All checks of a job that need no store; see `dicast.app.submission.submit.prepared`."""
+        """Make all checks of a job that need no store; see `dicast.app.submission.submit.prepared`."""
         return prepared(job, pools=self.pools, settings=self.settings, image_files=image_files)
 
     def submit(
         self, job: Prepared | EvaluationJob | Mapping[str, Any], *, start_in_s: float = 0.0,
         expires_in_s: float | None = None,
     ) -> str:  # fmt: skip
-        """Store a job in the ledger and return its id; see `dicast.app.submission.submit.submit`. Raises `JobRefused`,
-        too, where no living worker has the libraries that its question needs; others are told of in the log."""
+        """Store a job in the ledger and return its id; see `dicast.app.submission.submit.submit`. Also raises
+        `JobRefused` if no living worker has the libraries that the job's question needs, and logs a warning if they
+        are missing for the job's statistics."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
         if wanting_libraries(ready.job) and (said := check_libraries(ready.job, self.registry.alive())):
             logger.warning("job %s: %s", ready.id, said, extra={"event": "no_libraries", "job": ready.id})
         if self.ledger.is_free(ready.id):
-            self.backend.forget(ready.id)  # or who waits for it is told how an earlier job of this id has ended
+            self.backend.forget(ready.id)  # or callers would get the result of an earlier job with this id
         with traced_submission(self.tracer, ready) as traced:
             return submit(traced, ledger=self.ledger, start_in_s=start_in_s, expires_in_s=expires_in_s)
 
@@ -290,7 +294,7 @@ class Dicast(Celery):  # type: ignore[misc]
         return tracer(self.environ)
 
     def call_timeout_s(self, pool: str) -> float:
-        """How long a call of this pool may take in total."""
+        """Return how long a call of this pool may take in total, s."""
         return self.pools.get(pool).timeout_s or self.settings.llm_call_timeout
 
     def lease_s(self, pool: str) -> float:
@@ -320,7 +324,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def metrics(self) -> CollectorRegistry:
-        """What a scrape of this process tells."""
+        """The metrics that a scrape of this process returns."""
         from prometheus_client import CollectorRegistry
 
         from dicast.app.monitoring.metrics import SharedCollector
@@ -330,7 +334,7 @@ class Dicast(Celery):  # type: ignore[misc]
         return registry
 
     def scrape(self) -> tuple[SharedState, Demand]:
-        """What all processes of the installation share, read from the store now. Raises redis errors."""
+        """Read the shared state of the installation from the store now. Raises redis errors."""
         from dicast.app.monitoring.demand import read_scrape
 
         settings = self.settings
@@ -350,7 +354,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def width(self) -> NodeWidth:
-        """How many calls this worker may have open; the pools' limits bind besides."""
+        """How many calls this worker may have open, within the pools' limits."""
         from dicast.workers.admission.concurrency import NodeWidth, of_one_core
         from dicast.workers.policy.rules import RulesConfig
 
@@ -368,7 +372,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def suspension(self) -> Suspension:
-        """Takes no more work for this worker when it cannot report."""
+        """Suspends this worker when it cannot report results."""
         return Suspension()
 
     def _governor(self) -> Governor:
@@ -377,7 +381,7 @@ class Dicast(Celery):  # type: ignore[misc]
         return Governor(connect_async(self.store_url), self.keys, self.configured_overrides)
 
     def configured_overrides(self, pool: str) -> Overrides:
-        """A pool's overrides as the pools file has them; a pool that it does not know is bounded by the jobs alone."""
+        """Return a pool's overrides from the pools file; an unknown pool is bounded by the jobs alone."""
         spec, settings = self.pools.pools.get(pool), self.settings
         slo = Overrides(
             slo_target=settings.slo_target or None, slo_window_s=settings.slo_window,
@@ -389,13 +393,13 @@ class Dicast(Celery):  # type: ignore[misc]
         return replace(slo, **own)
 
     def configuration(self) -> dict[str, Any]:
-        """Celery's settings."""
+        """Return Celery's settings."""
         joining = self.settings.joins and self.member is None
         broker = Broker.of(NOWHERE, self.settings.broker_url) if joining else self.broker
         return celery_settings(self.settings, self.pools, self.names, self.keys, broker) | self._addresses(broker)
 
     def _addresses(self, broker: Broker) -> dict[str, Any]:
-        """Settings of Celery's that name the broker and the store."""
+        """Return Celery's settings with the addresses of the broker and the store."""
         store_url = NOWHERE if self.settings.joins and self.member is None else self.store_url
         return {
             **broker.settings,
@@ -404,12 +408,13 @@ class Dicast(Celery):  # type: ignore[misc]
         }
 
     def transport_options(self, holder: str) -> dict[str, Any]:
-        """The broker's; where that is the store, messages that are not acknowledged are `holder`'s."""
+        """Return the broker's transport options. Where the store is the broker, unacknowledged messages belong to
+        `holder`."""
         return held_by(holder, self.broker, self.keys)
 
 
 def create_app(environ: Mapping[str, str]) -> Dicast:
-    """The application for this environment; raises `SettingsError`. Nothing is started or connected to yet."""
+    """Create the application for this environment. Nothing is started or connected to yet. Raises `SettingsError`."""
     dicast = Dicast(
         "dicast", include=["dicast.app.tasks", "dicast.app.bootstrap"],
         amqp="dicast.workers.runtime.publishing:AMQP",

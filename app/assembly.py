@@ -1,5 +1,4 @@
-"""The pipeline's parts on one worker's event loop, made when the first task needs them. Here they are built and handed
-to each other; what they do is theirs.
+"""Builds the parts of the pipeline for one worker's event loop and connects them, when the first task needs them.
 
 A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages.Messages`; each of its units from
 `judge.Judge` by `ask.Asker` and `settle.Settler` to `record.Recorder`; its pages and its end to `gather.Gatherer`.
@@ -58,11 +57,11 @@ from dicast.workers.system.supervision import supervise
 T = TypeVar("T")
 
 CLAIM_GRACE_S = 60.0
-"""How much longer a claim may last than its call: what a worker may need to read and store the answer."""
+"""How much longer than its call a claim may last: the time that a worker may need to read and store the answer."""
 
 
 class Services:
-    """One of each, for one event loop."""
+    """All parts of the pipeline, for one event loop."""
 
     def __init__(self, app: Dicast) -> None:
         assert app.node is not None
@@ -128,7 +127,7 @@ class Services:
 
 
 def _makers(app: Dicast) -> Callable[[type[T]], Callable[..., T]]:
-    """Gives the class of a part, or where traces are on that of one which tells of itself."""
+    """Return a function that gives the class of a part or, where traces are on, a maker of its traced variant."""
     tracer = app.tracer
     if tracer is None:
         return lambda part: part
@@ -146,7 +145,7 @@ def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
 
 
 def _pages(settings: Settings) -> HtmlWriter | None:
-    """What has report.html written beside a job's results, if that is wanted."""
+    """Return what writes report.html beside a job's results, or None if that is switched off."""
     return HtmlWriter(Path(settings.state_dir)) if settings.html_report else None
 
 

@@ -1,4 +1,4 @@
-"""What a worker and a beat do when they start and when they end: Celery's signals, connected by importing this.
+"""Starts and ends workers and beats: receivers of Celery's signals, which are connected by importing this module.
 
 The application includes it, so that every worker and beat does, by whatever name `-A` finds the application.
 """
@@ -31,12 +31,13 @@ from dicast.workers.system.supervision import end_worker, watch
 logger = logging.getLogger(__name__)
 
 CONTROL_ROLE = "control"
-"""The role of reading what is no pool's queue."""
+"""The role of a worker that reads the queues of control work."""
 
 
 @signals.setup_logging.connect
 def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> None:
-    """`-l` and `-f` mean what they do in Celery; without them the settings' level, and standard error."""
+    """Set up JSON logs. `-l` and `-f` mean what they do in Celery; the defaults are the settings' level and standard
+    error."""
     from dicast.app.commands.worker_options import given
 
     level = loglevel if "loglevel" in given() else app.settings.log_level
@@ -49,7 +50,8 @@ def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> No
 
 @signals.worker_ready.connect
 def _keep_house(sender: Any, **_: Any) -> None:
-    """From the start, not from the first task on: what a dead worker held may be all that keeps tasks from coming."""
+    """Start the housekeeping with the worker and not with its first task: messages that a dead worker holds may be the
+    reason why no task comes."""
     from dicast.app.assembly import services
     from dicast.app.providers.registry import load_sdks
     from dicast.workers.system.collector import keep_imports
@@ -75,7 +77,8 @@ def _close_the_metrics(**_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _leave(**_: Any) -> None:
-    """After the last call has ended and is recorded: with the membership the store's login ends."""
+    """Leave the installation after the last call has ended and is recorded, since the store's login ends with the
+    membership."""
     if app.member is not None:
         app.member.leave()
         _forget_the_store()
@@ -90,8 +93,8 @@ def _forget_the_store() -> None:
 
 
 def _refuse_an_unsafe_store() -> None:
-    """End the process if the store would lose jobs silently, or lets anybody in, or RabbitMQ's queues are of another
-    kind than was asked for. What is away is waited for."""
+    """End the process if the store would lose jobs silently or lets anybody in, or if RabbitMQ's queues have other
+    arguments than they should. An unavailable store or broker is no reason to end."""
     from dicast.app.doctor.broker import QUEUE_TYPE, broker
     from dicast.app.doctor.finding import Severity
     from dicast.app.doctor.store import SAFETY, store
@@ -106,8 +109,8 @@ def _refuse_an_unsafe_store() -> None:
 
 
 def _say_nothing_for_people(worker: Any) -> None:
-    """Neither the banner nor the lines with which Celery answers signals; what it warns of before it sets its logs up
-    is logged too."""
+    """Suppress the banner and the lines with which Celery answers signals, and log the warnings that it gives before it
+    has set up its logs."""
     import celery.apps.worker
 
     logs.configure(app.settings.log_level, app.secrets())
@@ -117,12 +120,12 @@ def _say_nothing_for_people(worker: Any) -> None:
 
 @signals.beat_init.connect
 def _mark_ticks(**_: Any) -> None:
-    """Have the beat's health be seen from outside: by each tick that the broker took."""
+    """Record each tick that the broker took, so that health checks can see that the beat is alive."""
     signals.after_task_publish.connect(_ticked, weak=False)
 
 
 def _ticked(**_: Any) -> None:
-    with contextlib.suppress(OSError):  # a full disk stops no beat; its mark grows old, which is what it tells
+    with contextlib.suppress(OSError):  # a full disk stops no beat; the health check then sees an old mark
         heartbeat.mark(app.settings.state_dir)
 
 
@@ -135,7 +138,7 @@ def _beat_where_the_store_is(**_: Any) -> None:
 
 
 PUT_OUT_S = 5.0
-"""A worker that may not work here any more ends after so long, whatever it has open: it could record none of it."""
+"""A worker that may no longer work here ends after this time, even with open calls: it could not record them."""
 
 
 def _end_soon(reason: str) -> None:
@@ -153,7 +156,7 @@ def _end_now() -> None:
 
 
 def _join(name: str) -> None:
-    """Have a server give this worker the store's address. Waits for one that is away; ends the process if refused."""
+    """Get the store's address from the server. Waits while no server answers; ends the process if it is rejected."""
     from dicast.app.doctor.store import loopback
     from dicast.app.joining import Member, PutOut, ServerClient, remember
     from dicast.workers.store.connection import shuts_out
@@ -177,8 +180,8 @@ def _join(name: str) -> None:
 
 @signals.celeryd_init.connect
 def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
-    """Before the worker connects: it looks at its options and the store, and gets an identity and unacknowledged
-    messages."""
+    """Make this worker a node before it connects: check its options and the store, and give it an id, under which its
+    unacknowledged messages are kept."""
     from dicast.app.commands import remote_control, worker_options
 
     assert remote_control, "its commands take the place of Celery's"
@@ -202,8 +205,8 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
 
 @signals.celeryd_after_setup.connect
 def _leave_queues_to_others(**_: Any) -> None:
-    """When Celery has chosen the queues: those of pools that this worker cannot call, and, where -Q does not say what
-    it reads, those that are none of its roles, are others' to read."""
+    """Deselect queues after Celery has chosen them: those of pools that this worker cannot call and, without -Q, those
+    outside its roles. Other workers read them."""
     from dicast.app.commands import worker_options
 
     queues = app.amqp.queues

@@ -1,7 +1,7 @@
-"""Several installations at a glance: each one's `GET /cluster/status`, asked at the same time.
+"""Shows several installations at a glance: asks each for its `GET /cluster/status` at the same time.
 
-An installation is trusted with its own token only, and with nothing of this process: redirects are not followed, a body
-is read up to `BODY_MAX_BYTES` and never unpacked, and what is no status is named as such.
+An installation gets its own token only and is not trusted otherwise: redirects are not followed, a body is read up to
+`BODY_MAX_BYTES` and never unpacked, and an answer that is no status is reported as trouble.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dicast.errors import DicastError
 
 BODY_MAX_BYTES = 8 * 2**20
-"""A status tells of each node in less than 2 KB."""
+"""A status takes less than 2 KB for each node."""
 ASKED_AT_ONCE = 32
 NODES_MAX = 10_000
 PATH = "/cluster/status"
@@ -37,7 +37,7 @@ class FleetRefused(DicastError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """Where an installation's server is; None of a token: it is asked without."""
+    """An installation and its server. Without a token it is asked without one."""
 
     name: str
     url: str
@@ -57,7 +57,7 @@ class FleetNode(BaseModel):
 
 
 class FleetStatus(BaseModel):
-    """What one installation tells of itself (`GET /cluster/status`); other fields are left out."""
+    """The status of one installation (`GET /cluster/status`), without the fields that are not used here."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -74,7 +74,7 @@ class FleetStatus(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
-    """What became of asking one installation; without a `status`, `trouble` says why."""
+    """The answer of one installation. If there is no `status`, `trouble` says why."""
 
     name: str
     url: str
@@ -99,12 +99,12 @@ class Totals:
 
     @property
     def well(self) -> bool:
-        """All answered, and none has work that no living node may take."""
+        """Whether all have answered and none has work that no living node may take."""
         return not self.unreachable and not self.unsatisfied
 
 
 def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token: str | None) -> list[FleetMember]:
-    """The installations of these addresses and names, in their order; all of the file without any.
+    """Return the installations with these addresses and names, in order; without any, all of the file.
 
     A name is looked up in the file (TOML: `[installations.NAME]` with `url` and, if it has a token of its own,
     `token_env`, the name of the variable that holds it); `token` is for all others. Raises `FleetRefused`, naming no
@@ -146,7 +146,7 @@ def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str
 
 
 def _address(url: str, what: str) -> str:
-    """The address without a slash at its end. A message never repeats what may hold a password."""
+    """Return the address without a slash at its end. Errors never repeat the address, which may hold a password."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
@@ -161,7 +161,7 @@ def _address(url: str, what: str) -> str:
 
 
 async def ask(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswer]:
-    """Every installation's answer, in their order, each within `timeout_s` from when it is asked."""
+    """Ask every installation, each for at most `timeout_s`, and return the answers in the same order."""
     at_once = asyncio.Semaphore(ASKED_AT_ONCE)
     limits = httpx2.Limits(max_connections=ASKED_AT_ONCE, max_keepalive_connections=0)
     async with httpx2.AsyncClient(
@@ -218,7 +218,7 @@ async def _status(client: httpx2.AsyncClient, installation: FleetMember) -> tupl
 
 
 def totals(answers: Sequence[FleetAnswer]) -> Totals:
-    """The sums of a fleet."""
+    """Return the sums over a fleet."""
     told = [answer.status for answer in answers if answer.status is not None]
     by_status: Counter[str] = Counter()
     for status in told:

@@ -1,9 +1,9 @@
-"""How a worker joins an installation that it has no store's address of: over HTTP, with a token for registering.
+"""Lets a worker that does not know the store's address join an installation over HTTP, with a token for registering.
 
 The server gives it an id, an address of the store with a login of its own, and a token for heartbeats, which it renews
-in the replies to them. While no server answers the worker goes on. A heartbeat that is answered by 404 has the worker
-register again, as itself. One that is refused ends it: it is not to work here any more. Times are the worker's
-monotonic clock's; what is to be known of dates, the server knows.
+in the replies to them. While no server answers, the worker goes on. If a heartbeat is answered by 404, the worker
+registers again under the same id. If one is refused, the worker ends, since it may no longer work here. Times are on
+the worker's monotonic clock; only the server deals with dates.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 10.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 30.0
-"""Between tries while no server answers: the first, and the longest."""
+"""The first and the longest pause between tries while no server answers."""
 LEAVE_TIMEOUT_S = 3.0
 LOOK_S = 1.0
 """How often the store is asked whether it lets this member in."""
 JOINED_FILE = "joined.store"
-"""In the state directory, for this user alone."""
+"""A file in the state directory that only this user can read."""
 STORE_SCHEMES = frozenset({"redis", "rediss", "unix", "sentinel"})
 
 
 class ServerAway(DicastError):
-    """The server does not answer, or cannot do it now: the same may be done later."""
+    """The server does not answer, or cannot do it now. The request may succeed later."""
 
 
 class PutOut(DicastError):
-    """The server refuses this node, or what it would join with."""
+    """The server rejects this node, or the registration that it asks for."""
 
 
 class NotKnown(DicastError):
-    """The server does not know this node: it is to register again."""
+    """The server does not know this node, which has to register again."""
 
 
 class NotJoined(DicastError):
-    """Something needs the store, and only a worker joins over HTTP."""
+    """The store is needed, but only a worker can join over HTTP and none has."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class NotJoined(DicastError):
 
 
 class Given(BaseModel):
-    """What the server gave. `store_url` names the login too."""
+    """The registration that the server has granted. `store_url` includes the login."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -73,13 +73,13 @@ class Given(BaseModel):
     heartbeat_s: float = Field(gt=0, le=3600)
 
     def secrets(self) -> list[str]:
-        """Passwords that no log may show."""
+        """Return the passwords, which no log may show."""
         found = [urlsplit(url).password for url in self.store_url.split(";")]
         return [form for password in found if password for form in (password, unquote(password))]
 
 
 class Renewal(BaseModel):
-    """What a heartbeat is answered with: a newer token, now and then."""
+    """The reply to a heartbeat, which sometimes holds a newer token."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -96,7 +96,7 @@ class HeartbeatToken:
 
 
 class ServerClient:
-    """The requests that a node makes of a server. `now` is monotonic time in seconds. One thread at a time."""
+    """Makes a node's requests to the server. `now` is monotonic time in seconds. Not for several threads at once."""
 
     def __init__(
         self, url: str, token: str, *, ca_file: str | None = None, now: Callable[[], float] = time.monotonic
@@ -106,7 +106,7 @@ class ServerClient:
         self._http = httpx2.Client(timeout=ANSWER_TIMEOUT_S, verify=tls)
 
     def register(self, name: str, was: tuple[str, str] | None = None) -> Given:
-        """Join under a name; `was`: the id and heartbeat token of this very process, if it was known before. Raises
+        """Join under a name. `was` is the id and heartbeat token of this process if it was registered before. Raises
         `ServerAway`, `PutOut`."""
         known = {"node": was[0], "heartbeat_token": was[1]} if was is not None else {}
         answer = self._ask("POST", "/cluster/nodes", self._token, {"name": name, **known})
@@ -119,18 +119,18 @@ class ServerClient:
         return given
 
     def heartbeat(self, node: str, token: str) -> HeartbeatToken | None:
-        """Tell that the node lives; a newer token if there is one. Raises `ServerAway`, `PutOut`, `NotKnown`."""
+        """Send a heartbeat; return a newer token if there is one. Raises `ServerAway`, `PutOut`, `NotKnown`."""
         answer = self._ask("POST", f"/cluster/nodes/{quote(node, safe='')}/heartbeat", token, {})
         try:
             renewal = Renewal.model_validate_json(answer.content or b"{}")
         except ValidationError:
-            return None  # another version's, or a proxy's: the node is heard, which is what matters
+            return None  # of another version or a proxy: the heartbeat itself has succeeded
         if renewal.heartbeat_token is None:
             return None
         return HeartbeatToken(renewal.heartbeat_token, self._now() + renewal.expires_in_s)
 
     def leave(self, node: str, token: str) -> None:
-        """Tell that the node has ended. Raises as `heartbeat` does."""
+        """Report that the node has ended. Raises the errors of `heartbeat`."""
         self._ask("DELETE", f"/cluster/nodes/{quote(node, safe='')}", token, None, timeout_s=LEAVE_TIMEOUT_S)
 
     def close(self) -> None:
@@ -157,9 +157,11 @@ class ServerClient:
 
 
 class Member:
-    """One worker process as a member: registered, kept so by heartbeats from a supervised thread, and gone at the end.
-    `end` is called, once, when it may not work here any more. `is_shut` tells, every `LOOK_S`, whether the store lets
-    this member in no longer: the server is then asked at once."""
+    """The membership of one worker process: it registers, sends heartbeats from a supervised thread, and leaves.
+
+    `end` is called once, when the process may no longer work here. `is_shut` tells, every `LOOK_S`, whether the store
+    rejects this member's login; a heartbeat is then sent at once.
+    """
 
     def __init__(
         self, client: ServerClient, name: str, *, end: Callable[[str], None] = end_worker,
@@ -172,11 +174,11 @@ class Member:
         self._token = HeartbeatToken(self.given.heartbeat_token, self._now() + self.given.expires_in_s)
 
     def start(self) -> None:
-        """Heartbeats begin."""
+        """Start sending heartbeats."""
         self._thread.start()
 
     def leave(self) -> None:
-        """No more heartbeats, and the server is told; once, and for a few seconds at most."""
+        """Stop the heartbeats and report to the server that the node has ended. Takes a few seconds at most."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=LEAVE_TIMEOUT_S)
@@ -190,20 +192,20 @@ class Member:
         self._client.close()
 
     def beat(self) -> float:
-        """One heartbeat; returns how long to wait for the next, s. Raises `ServerAway`, `PutOut`."""
+        """Send one heartbeat; return the seconds until the next. Raises `ServerAway`, `PutOut`."""
         member = self.given
         try:
             newer = self._client.heartbeat(member.node, self._token.text)
         except (NotKnown, PutOut) as refused:
             if isinstance(refused, PutOut) and self._now() < self._token.ends:
-                raise  # revoked: a token whose time is not over would have been good
+                raise  # revoked: the token has not expired
             self._again()
         else:
             self._token = newer or self._token
         return member.heartbeat_s
 
     def _again(self) -> None:
-        """Register again, as itself: the store's login is in use."""
+        """Register again under the same id, since the store's login is in use."""
         member = self.given
         given = self._client.register(self._name, (member.node, self._token.text))
         if (given.node, given.store_url) != (member.node, member.store_url):
@@ -239,7 +241,7 @@ class Member:
                 return
 
     def _wait(self, wait_s: float) -> bool:
-        """Until then, or until the store shuts this member out; False if the worker ends."""
+        """Wait for `wait_s`, or until the store rejects this member's login. Returns False if the worker ends."""
         due = self._now() + wait_s
         while (left_s := due - self._now()) > LOOK_S:
             if self._stop.wait(LOOK_S):
@@ -250,7 +252,7 @@ class Member:
 
 
 def remember(state_dir: str | Path, store_url: str) -> None:
-    """Leave a worker's address of the store to this user's commands on this machine, such as its health check. Raises
+    """Record the store's address for this user's commands on this machine, such as the worker's health check. Raises
     OSError."""
     path = Path(state_dir) / JOINED_FILE
     make_folder(path.parent, shared=False)
@@ -262,7 +264,7 @@ def remember(state_dir: str | Path, store_url: str) -> None:
 
 
 def remembered(state_dir: str | Path) -> str | None:
-    """The address that the newest worker of this machine left; None if none did."""
+    """Return the address that the newest worker of this machine has recorded; None if there is none."""
     try:
         return (Path(state_dir) / JOINED_FILE).read_text() or None
     except OSError:
@@ -270,13 +272,13 @@ def remembered(state_dir: str | Path) -> str | None:
 
 
 def forget(state_dir: str | Path, store_url: str) -> None:
-    """The worker that left this address ends. Raises OSError."""
+    """Remove the recorded address if it is this one. Raises OSError."""
     if remembered(state_dir) == store_url:
         (Path(state_dir) / JOINED_FILE).unlink(missing_ok=True)
 
 
 def _detail(answer: httpx2.Response) -> str:
-    """What a problem (RFC 9457) says, in one line; else its status."""
+    """Return the detail of a problem (RFC 9457) in one line, or else the status."""
     try:
         said = answer.json().get("detail", "")
     except (ValueError, AttributeError):

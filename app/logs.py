@@ -119,7 +119,8 @@ class JsonFormatter(logging.Formatter):
         return _NOT_ASCII.sub(_escaped, rendered.decode())
 
     def masked(self, value: Any) -> Any:
-        """Masks value by value: cutting a secret of digits out of the line would leave a hole where a number stood."""
+        """Return a value with secrets masked within it. The line as a whole is not searched, since masking a number in
+        JSON would break it."""
         if isinstance(value, dict):
             return {self.masked(k): self.masked(v) for k, v in value.items()}
         if isinstance(value, list):
@@ -131,7 +132,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _spellings(secrets: Iterable[str]) -> list[str]:
-    """The ways in which secrets appear within texts: as they are, in URLs, JSON and reprs; longest first."""
+    """Return the forms in which secrets appear within texts: as they are, in URLs, JSON and reprs; longest first."""
     found = set()
     for secret in secrets:
         if len(secret) >= MIN_SECRET_LENGTH:
@@ -147,7 +148,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The nearest value that JSON can hold; lone surrogates and objects become their reprs."""
+    """Return the nearest value that JSON can hold; lone surrogates are escaped, and objects become their reprs."""
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -175,7 +176,7 @@ def _emit(level: int, fields: Mapping[str, object]) -> None:
 
 
 def _event(level: int, name: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Makes a signature the function that writes the line: its keys in the signature's order, then the context."""
+    """Turn a signature into a function that writes the line: its keys in the signature's order, then the context."""
 
     def made(declared: Callable[P, None]) -> Callable[P, None]:
         own = [each.name for each in inspect.signature(declared).parameters.values() if each.kind is each.KEYWORD_ONLY]

@@ -22,7 +22,7 @@ from dicast.errors import DicastError, nearest
 
 MAX_LINES = 20
 MAX_UNKNOWN_KEYS = 5
-"""Of one mapping, those that are named; the others are counted."""
+"""How many unknown keys of one mapping are named; the others are counted."""
 VALUE_CHARS = 60
 
 # The two shapes of `items` appear in pydantic's locations under these names.
@@ -58,7 +58,7 @@ FORMS = {
     "groups": "groups: [system, language]",
     "calibration": "calibration: calibration.json, or {file: calibration.json, on_mismatch: warn}",
 }
-"""The right form of what is written in another; each is shown with the field it belongs to."""
+"""The right form of a field, shown when it is written in another form."""
 
 OTHER_NAMES = {
     "judges": "agents", "models": "agents", "jury": "agents", "criteria": "dimensions", "rubric": "dimensions",
@@ -72,13 +72,13 @@ OTHER_NAMES = {
     "input": "prompt", "expected": "reference", "target": "reference", "file": "path", "low": "min", "high": "max",
     "minimum": "min", "maximum": "max",
 }  # fmt: skip
-"""What other tools call our keys."""
+"""The names that other tools have for our keys."""
 OPERATORS = {
     "api_key": "keys stand in the environment; a pool's api_key_env names the variable",
     "base_url": "addresses belong to pools, in the pools file",
     "limit": "limits belong to pools, in the pools file or by `dicast governor set`",
 }
-"""Keys that no job has, because they are the operator's, and where theirs is the place."""
+"""Keys that belong to the operator and not to a job, each with the place where it is set."""
 
 _MESSAGES = {
     "bool_type": "must be true or false",
@@ -105,14 +105,14 @@ _MESSAGES = {
 
 
 class JobRefused(DicastError, ValueError):
-    """The job cannot be taken; the message names the field and the value."""
+    """The job cannot be accepted; the message names the field and the value."""
 
     problem = "job-refused"
 
 
 class InvalidJob(JobRefused):
-    """What was given is no job; the message has one line a mistake. Made of its own message, too, as Celery does it
-    of an error that comes back from a worker."""
+    """The document is no valid job; the message has one line for each mistake. Can be made of its own message, as
+    Celery does with an error that comes back from a worker."""
 
     problem = "invalid-job"
 
@@ -122,7 +122,7 @@ class InvalidJob(JobRefused):
 
 
 def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, or the job that a document is; raises `InvalidJob`, or TypeError for what is neither."""
+    """Return a job, or validate a document as one. Raises `InvalidJob`, or TypeError if `job` is neither."""
     if isinstance(job, EvaluationJob):
         return job
     if not isinstance(job, Mapping):
@@ -142,7 +142,7 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
 def validation_lines(
     error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
 ) -> list[str]:
-    """`field: message, got value`, one line a mistake in a document that should be `of` this model."""
+    """Return one line, `field: message, got value`, for each mistake in a document that should be `of` this model."""
     lines: dict[str, None] = {}
     unknown: Counter[tuple[Any, ...]] = Counter()
     left = 0
@@ -164,7 +164,7 @@ def validation_lines(
 
 
 def problem(mistake: Any) -> str:
-    """What is wrong with one value, in plain words, and the value."""
+    """Describe a mistake in plain words, with the value."""
     kind, value = mistake["type"], mistake["input"]
     known = _MESSAGES.get(kind)
     if kind == "union_tag_invalid":
@@ -183,8 +183,8 @@ def problem(mistake: Any) -> str:
 
 
 def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
-    """Without the complaints that `items` is not of the other shape, which it was not meant to be, and those about
-    the value of a key that is wrong already."""
+    """Yield mistakes, except that `items` does not have its other shape, and those about the value of a key that is
+    wrong itself."""
     mistakes = list(mistakes)
     wrong_keys = {mistake["loc"][:-1] for mistake in mistakes if mistake["loc"][-1:] == ("[key]",)}
     for mistake in mistakes:
@@ -215,7 +215,7 @@ def _line(mistake: Any, of: type[BaseModel]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Only as much is rendered as is shown."""
+    """Return the text of a value; only the part that is shown is rendered."""
     if isinstance(value, dict) and len(value) > VALUE_CHARS:
         return f"{len(value):,} entries"
     if isinstance(value, list | str):
@@ -224,7 +224,7 @@ def _value(value: Any) -> str:
 
 
 def field_name(place: list[Any]) -> str:
-    """('agents', 0, 'name') is agents[0].name."""
+    """Return the name of a field: ('agents', 0, 'name') is agents[0].name."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return printable(text.lstrip("."), 200)
 

@@ -1,4 +1,4 @@
-"""Where templates are rendered: in a process of its own, which is bounded from outside.
+"""Renders templates in a process of its own, which is bounded from outside.
 
 A template comes from whoever may submit a job. Its language counts its own work and ends at the same place on every
 machine (app/domain/template.py). That is the first bound, and the one that a job's author meets. This is the second
@@ -64,14 +64,14 @@ class RendererUnavailable(DicastError):
 
 
 class Trial(NamedTuple):
-    """What came of a template on an item: why it does not fit, None if it does, and the work that it took."""
+    """The result of a template on an item: why it does not fit, None if it does, and the work that it took."""
 
     error: str | None
     work: int
 
 
 class _Answer(NamedTuple):
-    """What comes back: lines if they were wanted, why the template does not fit, or which bound it met."""
+    """The answer of the process: lines if they were requested, why the template does not fit, or which bound it met."""
 
     lines: list[str] | None = None
     work: int = 0
@@ -79,13 +79,13 @@ class _Answer(NamedTuple):
     bound: str | None = None
 
     def why(self, name: str | None) -> str | None:
-        """Why there are no lines for the item of this name."""
+        """Return why there are no lines for the item of this name."""
         return self.error if self.bound is None else _named(name, self.bound)
 
 
 class _Ended(Exception):
-    """The process has ended. `why`, if that was the fault of the rendering that it was at; `renewed` if it was nobody's
-    fault."""
+    """The process has ended. `why` is set if the current rendering caused it; `renewed` if it ended normally and only
+    has to be started again."""
 
     def __init__(self, why: str | None, *, renewed: bool) -> None:
         super().__init__(why)
@@ -101,8 +101,8 @@ class AsyncRenderer:
         self._starting = asyncio.Lock()
 
     async def lines(self, source: str, item: Item, nonce: str) -> list[str]:
-        """The item's material as the template arranges it (`dicast.app.domain.template.rendered`). Raises
-        `TemplateError`, or `RendererUnavailable`."""
+        """Render the item's material by the template (`dicast.app.domain.template.rendered`). Raises `TemplateError` or
+        `RendererUnavailable`."""
         request = _request(source, item, nonce)
         failures = 0
         while True:
@@ -123,13 +123,13 @@ class AsyncRenderer:
             return self._link
 
     def close(self) -> None:
-        """End the process. Whoever waits for it gets a `TemplateError`."""
+        """End the process. Callers that wait for it get a `TemplateError`."""
         if self._link is not None:
             self._link.kill("the worker has stopped")
 
 
 class _Link(asyncio.Protocol):
-    """A process as the loop sees it: what was asked of it and is not answered, in order."""
+    """The event loop's connection to a process, with the requests that are not answered yet, in order."""
 
     def __init__(self, child: _Child) -> None:
         self._child = child
@@ -143,7 +143,7 @@ class _Link(asyncio.Protocol):
         self.ended = False
 
     async def ask(self, request: bytes) -> _Answer:
-        """Raises `_Ended`."""
+        """Send a request and wait for its answer. Raises `_Ended`."""
         if self.ended:
             raise _Ended(None, renewed=True)
         future: asyncio.Future[_Answer] = self._loop.create_future()
@@ -154,7 +154,7 @@ class _Link(asyncio.Protocol):
         return await future
 
     def kill(self, why: str) -> None:
-        """End the process; `why` is told to whoever waits for its next answer."""
+        """End the process; `why` goes to the caller that waits for its next answer."""
         self._why = self._why or why
         self.ended = True
         self._child.kill()
@@ -211,18 +211,18 @@ class Renderer:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """The id of the process, None if there is none."""
         return None if self._child is None else self._child.pid
 
     def lines(self, source: str, item: Item, nonce: str) -> list[str]:
-        """As `AsyncRenderer.lines`."""
+        """Render the item's material by the template. Raises as `AsyncRenderer.lines` does."""
         (answer,) = self._answers([(_request(source, item, nonce), item.id)])
         if isinstance(answer, _Ended):
             raise _killed(item.id, answer)
         return _lines(answer, item)
 
     def check(self, source: str) -> None:
-        """Whether the template can be used at all. Raises `TemplateError`, or `RendererUnavailable`."""
+        """Check that the template can be used at all. Raises `TemplateError` or `RendererUnavailable`."""
         (answer,) = self._answers([(_request(source), None)])
         if isinstance(answer, _Ended):
             raise _killed(None, answer)
@@ -230,9 +230,9 @@ class Renderer:
             raise TemplateError(why)
 
     def trials(self, pairs: Sequence[tuple[str, Item]], nonce: str) -> list[Trial]:
-        """What comes of each template on its item. Raises `RendererUnavailable`.
+        """Try each template on its item, and return the results in order. Raises `RendererUnavailable`.
 
-        Some dozens at a time: other callers wait meanwhile.
+        Pass a few dozen at a time, since other callers wait meanwhile.
         """
         asked = [(_request(source, item, nonce, lines=False), item.id) for source, item in pairs]
         return [
@@ -269,7 +269,7 @@ class Renderer:
 
 
 shared = Renderer()
-"""This process's. Its child is started when something is first rendered."""
+"""The renderer of this process. Its child is started when something is first rendered."""
 atexit.register(shared.close)
 
 
@@ -303,13 +303,14 @@ class _Child:
         return int(self._process.pid)
 
     def send(self, request: bytes) -> None:
-        """Whether it has ended, `receive` tells, which reads what it answered before that."""
+        """Send a request. Errors are ignored: `receive` reads earlier answers first, and then raises if it has
+        ended."""
         self.socket.settimeout(WALL_S)
         with contextlib.suppress(OSError):
             self.socket.sendall(_LENGTH.pack(len(request)) + request)
 
     def receive(self, most: int) -> _Answer:
-        """The next answer, of `most` bytes. Raises `_Ended`."""
+        """Return the next answer, of at most `most` bytes. Raises `_Ended`."""
         end = time.monotonic() + WALL_S
         try:
             (length,) = _LENGTH.unpack(self._read(_LENGTH.size, end))
@@ -338,14 +339,14 @@ class _Child:
         self._process.kill()
 
     def end(self) -> int:
-        """Kill it if it lives still; returns its exit code, which is negative if a signal ended it."""
+        """Kill the process if it is alive, and return its exit code, which is negative if a signal ended it."""
         self._process.kill()
         self.socket.close()
         return self._process.wait()
 
 
 def _fault(code: int, why: str | None) -> _Ended:
-    """Why a process ended that has this exit code, if we did not end it ourselves (`why`)."""
+    """Return the reason for an exit code: `why` if we ended the process ourselves."""
     if why is None and code == 0:
         return _Ended(None, renewed=True)
     if why is None and code == -signal.SIGXCPU:
@@ -358,8 +359,8 @@ def _killed(name: str | None, ended: _Ended) -> TemplateError:
 
 
 def _request(source: str, item: Item | None = None, nonce: str = "", *, lines: bool = True) -> bytes:
-    """Without an item, the template alone is checked; without `lines` only whether it fits is answered. Raises
-    `TemplateError`."""
+    """Build a request. Without an item only the template is checked; without `lines` only whether it fits is answered.
+    Raises `TemplateError`."""
     from dicast.app.domain.template import plain  # noqa: PLC0415  (few jobs need Jinja2)
 
     material = plain(item) if item is not None else None
@@ -437,7 +438,7 @@ def _limit(kind: int, soft: int) -> None:
 
 
 def _exactly(link: socket.socket, count: int) -> bytes | None:
-    """So many bytes; None if the other end was closed before."""
+    """Read exactly `count` bytes; return None if the other end was closed before."""
     found = bytearray()
     while len(found) < count:
         more = link.recv(min(count - len(found), 2**20))

@@ -1,7 +1,7 @@
-"""All of Dicast on one machine, for as long as a command runs: store, model server, worker, beat.
+"""Runs all of Dicast on one machine, as long as a command runs: store, model server, worker, beat.
 
-What runs already (a Redis that REDIS_URL names, an embedded store or a model server that somebody else started) is used
-and left alone. Logs are in `<state dir>/logs`.
+Servers that run already (a Redis that REDIS_URL names, an embedded store or a model server that another process
+started) are used and not stopped. Logs are in `<state dir>/logs`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 60.0
 STOP_GRACE_S = 20.0
-"""A worker that is told to stop ends its open calls first, but not for ever."""
+"""How long a worker that is told to stop may take to end its open calls."""
 HASTY_GRACE_S = 4.0
 PING_TIMEOUT_S, PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S = 0.1, 1.1, 1.0
-"""How long the worker is waited for at first, and how that grows: on a busy machine it may answer late."""
+"""The first time-out of a ping, its growth, and its maximum: on a busy machine the worker may answer late."""
 LOOK_EVERY_S = 0.5
 LIVES = 3
-"""A part that dies is started again so often; then it has a reason that starting does not mend."""
+"""How often a part that dies is started again; after that another start would not help."""
 
 
 class StackError(DicastError, RuntimeError):
@@ -58,7 +58,7 @@ class LoadedProcess(Protocol):
     """A process that can become a worker at once, because it has loaded what it needs."""
 
     def begin(self, name: str, environ: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
-        """Have it be the worker `name`, with these settings; None if it has ended."""
+        """Become the worker `name`, with these settings. Returns None if the process has ended."""
         ...
 
 
@@ -111,7 +111,7 @@ class LocalStack:
         self._exit.close()
 
     def hasten(self) -> None:
-        """Give the parts less time to end, for somebody wants this to be over."""
+        """Give the parts less time to end, for a user who does not want to wait."""
         for part in self._parts:
             part.grace_s = HASTY_GRACE_S
 
@@ -141,7 +141,8 @@ class LocalStack:
         return [sys.executable, "-m", "celery", "-A", self._app, *command]
 
     def _wait_for(self, worker: _Process, beat: _Process, node: str) -> None:
-        """Until the worker answers through the broker, and the beat has not given up meanwhile."""
+        """Wait until the worker answers through the broker. Raises `StackError` if it or the beat ends, or takes too
+        long."""
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
             client.conf.update(_impatient(Broker.of(self.store_url, self._settings.broker_url)))
@@ -156,12 +157,12 @@ class LocalStack:
 
 
 Begin = Callable[[Path], "subprocess.Popen[bytes] | None"]
-"""Has a process begin that was there before, and writes what it says to a file; None if it has ended."""
+"""Starts the work of a process that is already loaded, with its output in a file; None if the process has ended."""
 
 
 def _impatient(broker: Broker) -> dict[str, Any]:
-    """Celery's settings for this broker. A connection to the store that has asked in vain takes as long to close as it
-    has told the store to wait, which would be a second."""
+    """Return Celery's settings for pings. A connection to the store takes as long to close as its polling interval,
+    which would be a second by default."""
     if not broker.is_store:
         return dict(broker.settings)
     options = {**broker.settings["broker_transport_options"], "polling_interval": PING_TIMEOUT_S}
@@ -169,7 +170,8 @@ def _impatient(broker: Broker) -> dict[str, Any]:
 
 
 def _answers(client: Celery, node: str, wait_s: float) -> bool:
-    """On a connection of its own, so that an answer that is late is not taken for the next one."""
+    """Return whether the worker answers a ping. Each ping has its own connection, so that a late answer is not taken
+    for the next one."""
     with client.connection_for_write() as connection:
         asking = client.control.inspect(destination=[node], timeout=wait_s, limit=1, connection=connection)
         return bool(asking.ping())
@@ -245,7 +247,7 @@ def _looked_after(*processes: _Process) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Two stacks on one state directory would stop each other's parts."""
+    """Lock the state directory, since two stacks on it would stop each other's parts."""
     make_folder(state_dir, shared=False)
     with open_or_create(state_dir / "stack.lock") as file:
         if not try_lock(file):
@@ -258,7 +260,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a Python process without unwinding; here it must, unless its owner has a handler already."""
+    """Turn SIGTERM into SystemExit, so that the context is left properly, unless there is a handler already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

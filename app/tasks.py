@@ -1,5 +1,5 @@
-"""The Celery tasks: thin ends of the pipeline. Messages carry ids; what they mean is in the ledger.
-Control work waits for the store: given up, it would be found again by the housekeeping only, half a minute later.
+"""The Celery tasks: thin wrappers of the pipeline. Messages carry ids; the ledger holds what they stand for.
+Control tasks wait for the store: if they gave up, only the housekeeping would find their work, half a minute later.
 
 evaluate            a job: its result is the job's report, its task id the job's id
 deliver             an ended job's report, for what a canvas has follow it
@@ -48,20 +48,21 @@ if TYPE_CHECKING:
 
 
 def services() -> Services:
-    """The parts of the running worker's loop. Loaded with its first task, for who only submits needs none of them."""
+    """Return the parts of the running worker's loop. They are loaded with the first task: submitters need none of
+    them."""
     from dicast.app.assembly import services as of_this_loop  # noqa: PLC0415
 
     return of_this_loop()
 
 
 class Controlling(Task):  # type: ignore[misc]
-    """Control work, which the ledger asks for and nobody revokes."""
+    """A control task, which the ledger asks for and nobody revokes."""
 
     Request = "dicast.app.commands.requests:ControlRequest"
 
 
 class Ticking(Controlling):
-    """The beat's, which come twice a second: in a monitor they would drown the work."""
+    """A task of the beat. These come twice a second and would flood a monitor, so they send no events."""
 
     send_events = False
 
@@ -70,13 +71,13 @@ class Evaluate(Controlling):
     """`evaluate.delay(job)` stores the job in the ledger and sends its id alone."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Only workers run it; raises TypeError for whoever calls it as a function."""
+        """Run the task in a worker. Raises TypeError if it is called as a function."""
         if self.request.called_directly:
             raise TypeError("evaluate is a task: evaluate.delay(job).get() gives the report, `dicast run` does it here")
         return self.run(*args, **kwargs)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused, as is `task_always_eager`: a job needs workers and the store. Raises TypeError."""
+        """Raise TypeError: a job needs workers and the store. `task_always_eager` is refused for the same reason."""
         raise TypeError(
             "evaluate cannot run eagerly: a job needs workers; use evaluate.delay(job), or `dicast run --local`"
         )
@@ -114,7 +115,7 @@ class Evaluate(Controlling):
 
 
 def _submitted(job: Any, task_id: str | None, wait_s: float, worth_s: float | None) -> str:
-    """The id of the job, which is in the ledger."""
+    """Submit a job, unless it is the id of one, and return its id."""
     if isinstance(job, str):
         app.ledger.status(job)  # or it would be waited for without end
         return job
@@ -127,7 +128,7 @@ def _submitted(job: Any, task_id: str | None, wait_s: float, worth_s: float | No
 
 
 def _only_job(*given: Any, **named: Any) -> Any:
-    """The one argument that `evaluate` takes; raises TypeError for any other number or name."""
+    """Return the one argument that `evaluate` takes. Raises TypeError for any other number or name."""
     takes = "evaluate takes one job: an EvaluationJob, a dict of one, or a submitted job's id"
     if len(given) + len(named) != 1:
         names = "".join(f", {name}=" for name in named)
@@ -141,10 +142,10 @@ def _only_job(*given: Any, **named: Any) -> Any:
 
 
 async def _troubled(job_id: str, error: Exception) -> None:
-    """Put on record what keeps a job from being started; it is no result of the job, either, when that fails."""
+    """Record why a job cannot be started. If that fails too, it is only logged, and is no result of the job."""
     try:
         await retry_until_available(lambda: services().faults.note(job_id, error))
-    except Exception:  # the record is for people; the job is tried again with or without it
+    except Exception:  # the record is for people; the job is tried again without it, too
         logger.exception("what keeps job %s from going on is not on record", job_id, extra={"job": job_id})
 
 
@@ -180,7 +181,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
 
 @app.task(base=Controlling, name=calling_options.DELIVER, queue=CONTROL_QUEUE)
 async def deliver(job_id: str) -> dict[str, Any]:
-    """An ended job's report as this task's result, for what a canvas has follow it. Raises `JobLost`, or Celery's
+    """Return an ended job's report as this task's result, for the rest of a canvas. Raises `JobLost`, or Celery's
     `TaskRevokedError`."""
     end = Ended.of(await retry_until_available(lambda: services().ledger.progress(job_id)))
     if end is None or end.lost:
@@ -213,7 +214,7 @@ async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
 
 
 class Gated(Task):  # type: ignore[misc]
-    """A task that enters the execution pool by its pool's gate."""
+    """A task that enters the execution pool through its pool's gate."""
 
     gated = True
     Request = "dicast.app.commands.requests:UnitRequest"

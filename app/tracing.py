@@ -25,17 +25,18 @@ logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 DEFAULTS = {"OTEL_SERVICE_NAME": "dicast", "OTEL_EXPORTER_OTLP_TIMEOUT": "3"}
-"""A process that ends waits no longer for a collector that is away."""
+"""Defaults of variables. The time-out bounds how long a process that ends waits for an unavailable collector."""
 HEADER = "traceparent"
-"""W3C Trace Context: in a job's record the submission's span, in a message's header that of its page's publishing."""
+"""W3C Trace Context: a job's record has the span of its submission, a message's header that of its page's
+publishing."""
 PUBLISHED = "published_at"
-"""In the header beside it: Unix time when the message was sent."""
+"""The field beside it in the header: the Unix time at which the message was sent."""
 
 Value = str | bool | int | float
 
 
 def tracer(environ: Mapping[str, str]) -> Tracer | None:
-    """The tracer of a process with this environment; None if traces are off, or cannot be made here."""
+    """Return the tracer of a process with this environment; None if traces are off, or a library is missing."""
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
     if off or not any(environ.get(name) for name in ENDPOINTS):
         return None
@@ -67,7 +68,8 @@ class Tracer:
 
     @contextmanager
     def span(self, name: str, parent: object = "", *, client: bool = False, **attributes: Value) -> Iterator[Span]:
-        """A span around what is done, which is current meanwhile. What is raised is told by its type alone."""
+        """Record a span around the block, which is the current one meanwhile. An exception is recorded by its type
+        alone."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         with self._tracer.start_as_current_span(
@@ -81,7 +83,7 @@ class Tracer:
                 raise
 
     def past(self, name: str, from_s: float, to_s: float, **attributes: Value) -> None:
-        """A child of the current span for what is over: instants are Unix times."""
+        """Record a child of the current span that has ended already; instants are Unix times."""
         span = self._tracer.start_span(name, attributes=_dotted(attributes), start_time=_ns(min(from_s, to_s)))
         span.end(_ns(to_s))
 
@@ -91,7 +93,7 @@ class Tracer:
 
 
 def current() -> str:
-    """The current span as a traceparent; '' if there is none."""
+    """Return the current span as a traceparent; "" if there is none."""
     from opentelemetry.trace import get_current_span
 
     context = get_current_span().get_span_context()
@@ -101,8 +103,8 @@ def current() -> str:
 
 
 def told(header: Mapping[str, object]) -> tuple[object, float]:
-    """What a message's header tells: its traceparent, and when it was sent, by the clock of this machine at the latest
-    now."""
+    """Return the traceparent in a message's header, and the Unix time at which it was sent, which is at most now by
+    this machine's clock."""
     now, published = time.time(), header.get(PUBLISHED)
     return header.get(HEADER, ""), min(now, published) if isinstance(published, float | int) else now
 

@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OURS = "dicast."
-"""Begins the names of this application's tasks."""
+"""The prefix of the names of this application's tasks."""
 LEDGER = "ledger"
-"""Answers where no worker does."""
+"""The name under which the ledger replies where no worker does."""
 REVOKES = ("revoke", "terminate")
 
 NO_RATE = "has no rate limit of its own; its pool's: dicast governor set --pool NAME --rpm N"
@@ -45,11 +45,11 @@ NO_RESTART = "the execution pool cannot be restarted: stop the worker (SIGTERM) 
 
 
 class CommandRefused(DicastError, ValueError):
-    """A command that no worker will obey; the text says why."""
+    """A command that workers do not carry out; the text says why."""
 
 
 def refusal(command: str, arguments: Mapping[str, Any]) -> str | None:
-    """Why a command is refused, None if it is not."""
+    """Return why a command is refused, or None if it is not."""
     task = str(arguments.get("task_name") or "")
     if command == "rate_limit" and task.startswith(OURS):
         return f"{task} {NO_RATE}"
@@ -60,7 +60,7 @@ def refusal(command: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 class Control(celery.app.control.Control):  # type: ignore[misc]
-    """The callers' side. What is revoked is in the ledger when this returns, with or without a worker."""
+    """The callers' side. A revocation is in the ledger when a method returns, with or without a worker."""
 
     def broadcast(
         self, command: str, arguments: Mapping[str, Any] | None = None, destination: Sequence[str] | None = None,
@@ -68,7 +68,7 @@ class Control(celery.app.control.Control):  # type: ignore[misc]
         callback: Callable[[Any], None] | None = None, channel: Any = None, pattern: str | None = None,
         matcher: str | None = None, **more: Any,
     ) -> Any:  # fmt: skip
-        """Celery's. Raises `CommandRefused`, unless a reply is waited for, which tells it."""
+        """Broadcast as Celery does. Raises `CommandRefused`, unless a reply is waited for, which then says so."""
         given = {**(arguments or {}), **more}
         if not reply and (why := refusal(command, given)):
             raise CommandRefused(why)
@@ -90,7 +90,7 @@ class Control(celery.app.control.Control):  # type: ignore[misc]
         return replies
 
     def revoke_by_stamped_headers(self, headers: Any, *_: Any, **__: Any) -> Any:
-        """Raises `CommandRefused`."""
+        """Raise `CommandRefused`: jobs and units have no stamps."""
         raise CommandRefused(NO_STAMPS)
 
 
@@ -150,14 +150,14 @@ def revoke_by_stamped_headers(state: Any, **given: Any) -> Any:
 
 @_command(args=[("task_name", str), ("rate_limit", str)], signature="<task_name> <rate_limit (e.g., 5/s | 5/m | 5/h)>")
 def rate_limit(state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
-    """Refused for Dicast's tasks, whose rate is their pool's; of others as in Celery."""
+    """Refused for Dicast's tasks, whose rate is their pool's; for others as in Celery."""
     why = refusal("rate_limit", {"task_name": task_name})
     return nok(why) if why else celerys.rate_limit(state, task_name, rate_limit, **more)
 
 
 @_command(args=[("task_name", str), ("soft", float), ("hard", float)], signature="<task_name> <soft_secs> [hard_secs]")
 def time_limit(state: Any, task_name: str = "", hard: float | None = None, soft: float | None = None, **_: Any) -> Any:
-    """Refused for Dicast's tasks, whose calls have a time limit of their own; of others as in Celery."""
+    """Refused for Dicast's tasks, whose calls have a time limit of their own; for others as in Celery."""
     why = refusal("time_limit", {"task_name": task_name})
     return nok(why) if why else celerys.time_limit(state, task_name, hard, soft)
 
@@ -179,24 +179,24 @@ def add_consumer(state: Any, queue: str, *args: Any, **options: Any) -> Any:
 
 @_command(args=[("queue", str)], signature="<queue>")
 def cancel_consumer(state: Any, queue: str, **_: Any) -> Any:
-    """Read a queue no more. Open calls end; what waits for a lease goes back to the queue."""
+    """Stop reading a queue. Open calls end; messages that wait for a lease go back to the queue."""
     return celerys.cancel_consumer(state, queue) if state.consumer.reads(queue) else nok(f"{queue} is not read here")
 
 
 @_command(type="inspect")
 def active_queues(state: Any) -> list[Any]:
-    """The queues that are read now."""
+    """Return the queues that are read now."""
     return [dict(queue.as_dict(recurse=True)) for queue in state.consumer.queues]
 
 
 def known_queues(app: Any) -> set[str]:
-    """The names of all queues, plain ones and those at the broker."""
+    """Return the names of all queues: the plain ones and those at the broker."""
     return {name for queue in app.amqp.queues.values() for name in (queue.name, queue.alias)}
 
 
 @_command()
 def cordon(state: Any, **_: Any) -> Any:
-    """Begin no more calls; open ones end, and what waits for a lease goes back to its queue."""
+    """Begin no more calls. Open calls end; messages that wait for a lease go back to their queue."""
     return _ordered(state, "cordon", state.app.cluster.cordon)
 
 
@@ -208,12 +208,12 @@ def uncordon(state: Any, **_: Any) -> Any:
 
 @_command(args=[("deadline", float)], signature="[deadline_secs=60]")
 def drain(state: Any, deadline: float = 60.0, **_: Any) -> Any:
-    """Begin no more calls; those that are open at the deadline are cut, and made elsewhere. The worker stays."""
+    """Begin no more calls. Those that are open at the deadline are cut and made elsewhere. The worker stays alive."""
     return _ordered(state, "drain", state.app.cluster.drain, deadline_s=deadline)
 
 
 def _ordered(state: Any, verb: str, operation: Callable[..., NodeView], **more: Any) -> Any:
-    """What became of an order to this very worker."""
+    """Carry out an order for this worker itself, and return the reply."""
     try:
         node = operation(state.app.node.id, by=f"celery control {verb}", **more)
     except (DicastError, RedisError) as error:
@@ -223,7 +223,7 @@ def _ordered(state: Any, verb: str, operation: Callable[..., NodeView], **more: 
 
 @_command(type="inspect")
 def cluster(state: Any, **_: Any) -> Any:
-    """This worker as a node: its status, what it serves, and what it does."""
+    """Return this worker as a node: its status, what it serves, and what it does."""
     return asdict(state.app.cluster.node(state.app.node.id))
 
 
@@ -235,7 +235,7 @@ def pool_restart(state: Any, **_: Any) -> Any:
 
 @_command(type="inspect", alias="dump_conf", signature="[include_defaults=False]", args=[("with_defaults", strtobool)])
 def conf(state: Any, with_defaults: bool = False, **_: Any) -> Any:
-    """The worker's configuration, without secrets."""
+    """Return the worker's configuration, without secrets."""
     return JsonFormatter(state.app.secrets()).masked(celerys.conf(state, with_defaults=with_defaults))
 
 

@@ -1,7 +1,7 @@
-"""Celery's requests of this application's tasks: what is revoked is decided by the ledger, not by a worker's memory.
+"""Celery's requests for this application's tasks. The ledger decides what is revoked, not a worker's memory.
 
 A worker that discarded a message because its id is in Celery's list (as after a restart with `--statedb`) would get it
-again and again, for the ledger sends what has no end.
+again and again, since the ledger sends the messages of units that have not ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CANCELLED = _CUT | {"terminated": False}
 
 
 class _Told(Request):  # type: ignore[misc]
-    """Monitors are told from which queue it came."""
+    """Reports to monitors from which queue the request came."""
 
     def __init__(self, *args: Any, eventer: Any = None, **options: Any) -> None:
         super().__init__(*args, eventer=eventer, **options)
@@ -31,14 +31,14 @@ class _Told(Request):  # type: ignore[misc]
 
 
 class UnitRequest(_Told, AdmittedRequest):
-    """A unit's. Terminating it ends its call, or lets none begin, and nothing else: what it has in hand besides (a
-    claim, a result, the end of its page) is finished, and what is recorded of it is the ledger's.
+    """The request of a unit. Terminating it cuts its call, or prevents one, and nothing else: other work for the unit
+    (a claim, a result, the end of its page) is finished, and the ledger decides what is recorded.
 
-    When it ends, monitors and Celery's signals are told that it was revoked, unless its call had ended before.
+    When it ends, it is reported to monitors and Celery's signals as revoked, unless its call had ended before.
 
-    Celery's tracer takes every end for a success, since a chord counts units whatever became of them. Monitors are sent
-    what the ledger has: a unit that ended with an error has failed, one that waits is retried, and of one that another
-    worker has in hand they hear from that worker.
+    Celery's tracer takes every end for a success, since a chord counts units whatever their outcome. Monitors are sent
+    what the ledger has: a unit that ended with an error as failed, and one that waits as retried. A unit that another
+    worker is working on is reported by that worker.
     """
 
     _terminated = False
@@ -73,13 +73,13 @@ class UnitRequest(_Told, AdmittedRequest):
 
     @property
     def _was_cut(self) -> bool:
-        """Whether no call was made, or its answer not waited for. Asked when the task is over."""
+        """Whether no call was made, or its answer was not waited for. Meaningful when the task has ended."""
         lease = self._terminated_lease
         return self._terminated and (lease is None or lease.outcome is None)
 
 
 def _end_event(steps: NextSteps, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The event that tells a unit's end, with its fields; '' for none. `fields` are those of a success."""
+    """Return the event that reports a unit's end, with its fields; "" for no event. `fields` are those of a success."""
     if steps.retry:
         return "task-retried", {"exception": steps.told, "traceback": ""}
     if not steps.counts:
@@ -92,8 +92,8 @@ def _end_event(steps: NextSteps, fields: dict[str, Any]) -> tuple[str, dict[str,
 
 
 class ControlRequest(_Told):
-    """Control work, which is worth nothing later when it has a time, and is never revoked. A job that was sent by name
-    is not in the ledger yet, and so is Celery's to revoke."""
+    """The request of a control task. It may expire, but is never revoked, except for a job that was sent by name: that
+    job is not in the ledger yet, and Celery revokes it."""
 
     def revoked(self) -> bool:
         if self.task.name == EVALUATE and not (self.args and isinstance(self.args[0], str)):

@@ -1,7 +1,7 @@
-"""What `revoke` means for the ids of jobs and units: the ledger decides, whoever asks and whether a worker is up.
+"""Revokes jobs and units by their ids. The revocation is in the ledger, whoever asks for it, with or without a worker.
 
-Celery keeps revoked ids in its workers and has them discard messages; here a discarded message would be sent again for
-ever, and a worker that starts later would know of nothing. All of it may be asked twice.
+Celery keeps revoked ids in its workers and has them discard messages. Here a discarded message would be sent again for
+ever, and a worker that starts later would not know the id. A revocation may be repeated.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from dicast.app.application import Dicast
 
 REVOKED = "revoked"
-"""What Celery's `TaskRevokedError` says to who waits for a revoked job."""
+"""The message of Celery's `TaskRevokedError` for a caller that waits for a revoked job."""
 
 
 class Revoked(NamedTuple):
-    """What became of each id, for people. `jobs` and `units` are those of which calls may be open; `unknown` ids are
-    nobody's here; `refused`: one of them cannot be revoked."""
+    """The outcome for each id, in sentences for people. `jobs` and `units` may have open calls; `unknown` ids belong to
+    no job or unit; `refused` tells that one of the ids cannot be revoked."""
 
     told: tuple[str, ...] = ()
     jobs: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class Revoked(NamedTuple):
 
 
 def revoke(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revoked:
-    """Revoke jobs and units; `cut` tells that their open calls are going to be cut. Raises redis errors."""
+    """Revoke jobs and units. `cut` tells that their open calls will be cut. Raises redis errors."""
     found = Revoked()
     for name in dict.fromkeys(map(str, ids)):
         try:
@@ -63,7 +63,7 @@ def _job(dicast: Dicast, name: str, *, cut: bool) -> Revoked:
     if finish:
         dicast.send_task(FINISH_JOB, args=(job,), queue=CONTROL_QUEUE)
     if is_revoked and not before.ended:
-        # Who waits is told now; the report is there when the open calls have ended.
+        # Callers that wait get their answer now; the report follows when the open calls have ended.
         dicast.backend.mark_as_revoked(name, REVOKED)
         calls = "are cut" if cut else "end and count"
         return Revoked((f"job {job} is revoked: open calls {calls}, no new ones are made",), jobs=frozenset({job}))

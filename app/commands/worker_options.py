@@ -1,7 +1,7 @@
-"""What the options of `celery worker` mean here: how many calls may be open, and which options are refused.
+"""Checks the options of `celery worker`: how many calls may be open, and which options are refused.
 
-Nothing is accepted that would do nothing: an option of Celery's own pools, or one that would break a promise of the
-ledger's, ends the worker before it starts, with what to use instead.
+No option is silently ignored: one that belongs to Celery's own pools, or would break a guarantee of the ledger, ends
+the worker before it starts, with a message that says what to use instead.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ REFUSED = {
 
 
 class OptionRefused(DicastError, ValueError):
-    """A worker's option that cannot be; the text says why and what to use instead."""
+    """An option that a worker cannot accept; the text says why and what to use instead."""
 
 
 def given() -> frozenset[str]:
-    """The names of the options that this process's command was given, by flags or Celery's environment variables."""
+    """Return the names of the options that were set by flags or by Celery's environment variables."""
     context = click.get_current_context(silent=True)
     if context is None:
         return frozenset()
@@ -47,7 +47,7 @@ def given() -> frozenset[str]:
 
 
 def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
-    """Raises `OptionRefused` for the first option that cannot be."""
+    """Raise `OptionRefused` for the first option that cannot be accepted."""
     for name, (flag, why) in REFUSED.items():
         if name in given:
             raise OptionRefused(f"{flag} is refused: {why}")
@@ -59,7 +59,7 @@ def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
 
 
 def refuse_no_calls() -> None:
-    """Have Celery's command refuse `-c 0`, which it takes for the default, before the value is lost."""
+    """Have Celery's command reject `-c 0`, which it would take for the default."""
     command = sys.modules.get("celery.bin.worker")
     if command is None:  # not Celery's command line
         return
@@ -78,7 +78,7 @@ def refuse_no_calls() -> None:
 
 
 def check_queues(options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises `OptionRefused` for a queue of `-Q` or `-X` that is not among those of this application."""
+    """Raise `OptionRefused` for a queue of `-Q` or `-X` that this application does not have."""
     for name, flag in (("queues", "-Q"), ("exclude_queues", "-X")):
         for queue in str_to_list(options.get(name)) or ():
             if queue not in known:
@@ -88,7 +88,7 @@ def check_queues(options: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def labels(options: Mapping[str, Any]) -> dict[str, str]:
-    """Those of `--label`; raises `OptionRefused` for what is none."""
+    """Return the labels of `--label`. Raises `OptionRefused` for a text that is no label."""
     try:
         return dict(label(text) for text in options.get("label") or ())
     except ValueError as error:
@@ -96,7 +96,7 @@ def labels(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def calls(options: Mapping[str, Any], default: int) -> int:
-    """Most calls that the worker may have open: `-c`, or the larger number of `--autoscale`."""
+    """Return the most calls that the worker may have open: `-c`, or the larger number of `--autoscale`."""
     if options.get("autoscale"):
         return int(max(options["autoscale"]))
     return int(options.get("concurrency") or default)

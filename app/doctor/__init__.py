@@ -1,4 +1,4 @@
-"""Is this installation sane? Each check yields findings: what is so, how bad that is, and what to do about it."""
+"""Checks an installation. Each check yields findings: a fact, its severity, and what to do about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGE_CHARS = 500
 
 
 def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Finding]:
-    """Look at everything, and tell each finding as soon as it is known; secrets are masked.
+    """Check everything, and yield each finding as soon as it is known. Secrets are masked.
 
     With `call`, each pool that can be used is asked one tiny question, under a lease like any other call's.
     """
@@ -31,7 +31,7 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
     dicast = create_app(environ)
     try:
         hidden = dicast.secrets()
-    except PoolsError:  # examined, and told, below
+    except PoolsError:  # examined and reported below
         hidden = settings.secrets()
     for finding in examined(dicast, call=call):
         yield Finding(finding.severity, finding.area, _shown(finding.message, hidden), _shown(finding.advice, hidden))

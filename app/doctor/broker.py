@@ -1,4 +1,4 @@
-"""RabbitMQ, where it is the broker: does it answer, can it do what is asked of it, and who can listen?"""
+"""Checks RabbitMQ where it is the broker: that it answers, its version, its queues, and its encryption."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dicast.app.doctor.finding import Finding, Severity
 from dicast.app.doctor.store import loopback
 
 OLDEST = (3, 10)
-"""Older ones drop no message of a quorum queue for its age."""
+"""The oldest version that expires messages of quorum queues."""
 QUEUE_TYPE = "queue type"
 
 
 def broker(dicast: Dicast) -> Iterator[Finding]:
-    """Nothing where messages wait in the store."""
+    """Check the broker; yields nothing where messages wait in the store."""
     if dicast.broker.is_store:
         return
     with dicast.connection_for_read() as connection:
@@ -44,7 +44,7 @@ def _version(connection: Any, product: str, version: str) -> Finding:
 
 
 def _queues(dicast: Dicast, connection: Any) -> Iterator[Finding]:
-    """Those that are there already: are they as they are asked for? Nothing is made by looking."""
+    """Check that existing queues have the arguments that they should have. Creates no queue."""
     for name, queue in dicast.amqp.queues.items():
         with connection.channel() as channel:
             try:

@@ -1,4 +1,4 @@
-"""All checks of an application, in one order."""
+"""Runs all checks of an application, in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dicast.config.settings import Settings
 
 
 def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
-    """All checks, each after those it rests on; without a store, what stands in it is left out."""
+    """Run all checks, each after those that it depends on. Without a store, the checks of its contents are left out."""
     yield from _settings(dicast.settings)
     try:
         pools = dicast.pools

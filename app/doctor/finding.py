@@ -1,4 +1,4 @@
-"""What a check says: how bad, where, what, and what to do about it."""
+"""The result of a check: severity, area, message and advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` is empty where nothing is to be done."""
+    """The result of one check. `advice` is empty where nothing is to be done."""
 
     severity: Severity
     area: str

@@ -1,4 +1,4 @@
-"""The governor: is any pool's limit not what it should be, and why?"""
+"""Checks the pools' limits, and explains those that are not what they should be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AREA = "governor"
 
 
 def governor(dicast: Dicast) -> Iterator[Finding]:
-    """Findings on each pool that has been used."""
+    """Yield findings on each pool that has been used."""
     states = read_shared(dicast.store_url, dicast.keys).pools
     advice = "see dicast governor show"
     calm = []

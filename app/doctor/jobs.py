@@ -1,4 +1,4 @@
-"""The jobs that have not ended: does one wait for something?"""
+"""Checks whether jobs that have not ended wait for something."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import read_shared
 
 LOOKED_AT = 100
-"""The newest; older ones that still run are told by `dicast jobs show`."""
+"""How many of the newest jobs are checked; `dicast jobs show` explains older ones."""
 TOLD = 5
 
 
 def jobs(dicast: Dicast) -> Iterator[Finding]:
-    """Those that say what they wait for, and how many go on."""
+    """Yield what jobs wait for, and how many others are under way."""
     going = [status for status in dicast.ledger.jobs(LOOKED_AT) if not status.state.ended]
     if not going:
         return
     shared = read_shared(dicast.store_url, dicast.keys)
-    # Without a worker all wait for one, which is told once, beside the workers.
+    # Without a worker all jobs wait for one, which the check of the workers reports once.
     waits = [(status, waiting.reason(dicast, status, shared)) for status in going] if dicast.registry.alive() else []
     told = [(status, why) for status, why in waits if why is not None]
     for status, why in told[:TOLD]:

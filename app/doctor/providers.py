@@ -1,4 +1,4 @@
-"""The pools: can each be used from here, and does it answer?"""
+"""Checks whether each pool can be used from this machine, and whether it answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DOCTOR = "~doctor"
 
 
 def provider(spec: PoolSpec, dicast: Dicast, *, default: bool) -> Finding:
-    """Whether the pool has what it needs on this machine; no call is made."""
+    """Check whether the pool has what it needs on this machine. Makes no call."""
     area, serious = _area(spec), Severity.ERROR if default else Severity.INFO
     if spec.provider == "local":
         try:
@@ -62,7 +62,7 @@ def _build(spec: PoolSpec, dicast: Dicast) -> Provider:
 
 
 async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
-    """One tiny call under a lease, so that even the doctor's never exceed the limit."""
+    """Make one tiny call under a lease, so that it counts within the pool's limit."""
     timeout_s = min(spec.timeout_s or dicast.settings.llm_call_timeout, CALL_TIMEOUT_S)
     try:
         async with _lease(dicast, spec, timeout_s) as refusal:
@@ -75,7 +75,8 @@ async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
 
 @asynccontextmanager
 async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncIterator[str | None]:
-    """The right to one call, as a job of one unit gets it; yields None, or why it was refused for `LEASE_WAIT_S`."""
+    """Take a lease for one call, as a job of one unit does. Yields None, or the reason if no lease was granted within
+    `LEASE_WAIT_S`."""
     lease, end = f"{DOCTOR}.{secrets.token_hex(8)}", time.monotonic() + LEASE_WAIT_S
     limit = min([dicast.settings.max_concurrent_llm_calls, *(node.limit for node in dicast.registry.alive())])
     async with connect_async(dicast.store_url) as client:

@@ -1,4 +1,4 @@
-"""The store: does it answer, does it keep what it is given, and who can reach it?"""
+"""Checks the store: that it answers and keeps its data, and who can reach it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 PINGS = 5
 SAFETY = frozenset({"persistence", "eviction", "access"})
-"""Areas in which an error means that jobs may be lost silently, or that anybody may reach them."""
+"""Areas in which an error means that jobs may be lost silently, or that anybody can reach them."""
 SLOW_STORE_MS = 20.0
 MEMORY_SHARE = 0.8
 SENTINELS_MIN = 3
@@ -31,9 +31,9 @@ URL_SHAPES = (
 
 
 def understood(url: str) -> bool:
-    """Whether broker, results and ledger can all read this URL.
+    """Whether broker, results and ledger can all parse this URL.
 
-    To be asked first: their own complaints may quote a piece of what should have been the password.
+    Call this first: their own error messages may quote a part of the password.
     """
     try:
         Broker.of(url)
@@ -93,7 +93,7 @@ def _version(info: Mapping[str, Any]) -> str:
 
 
 def _keeping(client: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Does it keep what it is given?"""
+    """Check persistence, eviction and memory."""
     advice = "set appendonly yes"
     if info.get("aof_enabled"):
         yield Finding(Severity.OK, "persistence", "append-only file")
@@ -119,7 +119,7 @@ def _keeping(client: Any, info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _config(client: Any, name: str) -> str | None:
-    """A value of the server's configuration; '' where it may not be read, as in managed stores."""
+    """Return a value of the server's configuration; "" where it may not be read, as in managed stores."""
     try:
         return str(client.config_get(name).get(name, ""))
     except ResponseError:
@@ -127,7 +127,7 @@ def _config(client: Any, name: str) -> str | None:
 
 
 def _watched(client: Any, info: Mapping[str, Any], address: SentinelAddress) -> Iterator[Finding]:
-    """Is there somebody to take over, and does a master that is cut off stop?"""
+    """Check that a replica can take over, and that a master that is cut off stops accepting writes."""
     replicas, sentinels = int(info.get("connected_slaves", 0)), len(address.sentinels)
     if not replicas:
         yield Finding(Severity.WARNING, "fail-over", "the master has no replica", "add two")

@@ -1,4 +1,4 @@
-"""Why a job stands still, as far as it can be seen from outside: for its watchers, `jobs show` and the doctor."""
+"""Finds out why a job stands still, for its watchers, `jobs show` and the doctor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from dicast.workers.policy.parameters import BreakerPhase
 
 
 def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None) -> str | None:
-    """What a job waits for, None if nothing is known of it. `shared` saves a look of its own; not for an event loop.
+    """Return what a job waits for, or None if that is not known. `shared` saves reading the state again. Blocks, so it
+    is not for an event loop.
 
-    In this order: a worker's own word (a full disk, a file that is gone), no worker, none that has the pool's key or
-    the labels that it demands, a pool that is down (also while a call tries it), messages that nobody takes. Raises
-    redis errors.
+    Checked in this order: the reason that a worker has recorded (a full disk, a file that is gone), no worker, no
+    worker with the pool's key or the labels that it demands, a pool that is down (also while a call probes it),
+    messages that nobody takes. Raises redis errors.
     """
     if status.state.ended:
         return None
@@ -33,7 +34,7 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     if status.state is not JobState.RUNNING:
         return None
     names = dicast.ledger.pools(status.id)
-    # Once: a page that is published between two counts must not be explained in the words of the second alone.
+    # Counted once: with two counts, a page that is published in between would be explained wrongly.
     waiting = _messages(dicast, [QUEUE_PREFIX + name for name in names])
     unsatisfied = dicast.cluster.unsatisfied()
     held = [name for name in names if isinstance(waiting, dict) and QUEUE_PREFIX + name in waiting]
@@ -60,7 +61,7 @@ def _down(state: PoolState) -> str | None:
 
 
 def _messages(dicast: Dicast, queues: list[str]) -> dict[str, int] | str:
-    """How many wait in each of these queues that holds any; or why that cannot be told."""
+    """Count the messages in each of these queues that holds any; or return why that is not possible."""
     try:
         return {queue: count for queue in queues if (count := depth(dicast, queue))}
     except (OperationalError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Who works: nodes, the beat's tick, and what waits in the queues."""
+"""Checks the nodes, the beat's ticks, and what waits in the queues."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
 
 
 def unserved(dicast: Dicast) -> Iterator[Finding]:
-    """Pools whose units no living worker takes; a warning where some wait, or where the pools file demands it."""
+    """Yield pools whose units no living worker takes: a warning if units wait, or if the pools file demands labels."""
     status = dicast.cluster.status()
     for pool, why in dicast.cluster.unsatisfied(status.nodes).items():
         serious = pool in status.waiting or dicast.pools.pools[pool].labels
@@ -80,7 +80,7 @@ def unserved(dicast: Dicast) -> Iterator[Finding]:
 
 
 def bounds(dicast: Dicast) -> Iterator[Finding]:
-    """Pools whose own limits are cut by the one over all calls."""
+    """Yield pools whose own limits are cut by the limit over all calls."""
     most = min([node.limit for node in dicast.registry.alive()] or [dicast.settings.max_concurrent_llm_calls])
     for spec in dicast.pools.pools.values():
         cut = spec.cut_to(most)
@@ -104,7 +104,7 @@ def queues(dicast: Dicast) -> Iterator[Finding]:
 
 
 def depth(dicast: Dicast, name: str) -> int:
-    """Messages that no worker has taken; a queue that nobody has declared yet is empty."""
+    """Count the messages that no worker has taken; a queue that is not declared yet is empty."""
     with dicast.connection_for_read() as connection:
         channel = connection.default_channel
         try:

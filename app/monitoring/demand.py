@@ -1,4 +1,5 @@
-"""What waits, and how many workers it is worth: read from the ledger at each scrape, beside the pools and the nodes."""
+"""Measures the waiting work and the workers that it is worth, from the ledger, the pools and the nodes, at each
+scrape."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from dicast.workers.store.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Work that has not ended, the workers that it wants, how many live, how many of them take each pool's units, and
-    messages that were set aside, by reason, since the store was new."""
+    """The work that has not ended, the workers that it is worth, how many workers live, how many of them take each
+    pool's units, and how many messages were ever set aside, by reason."""
 
     work: LedgerWork
     wanted: Wanted
@@ -31,8 +32,8 @@ class Demand:
 
 
 def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[SharedState, Demand]:
-    """All that a scrape tells of the store. `most` is the bound on open calls where no running job tells one, `slots`
-    the width of a worker where none lives. Raises redis errors."""
+    """Read all that a scrape reports from the store. `most` is the bound on open calls where no running job sets one,
+    `slots` the width of a worker where none lives. Raises redis errors."""
     shared = read_shared(store_url, keys)
     with connect(store_url) as client:
         work = unended_work(client, keys)
@@ -44,7 +45,7 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
 
 
 def _serves(node: Node, pool: str) -> bool:
-    """A node of a version that tells no pools is taken at its word that it judges."""
+    """Return whether a node serves a pool. A node whose version does not report pools serves all if it judges."""
     return pool in node.pools if node.version else node.judges
 
 
@@ -58,7 +59,7 @@ def _wanted(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wan
 
 
 def _room(state: PoolState) -> WantedRoom:
-    """A limit that has only fallen because nobody is there to decide keeps nobody away."""
+    """Return the room for calls in a pool. A limit that has only fallen for lack of decisions does not count."""
     undecided = state.decided_s_ago > STALE_S
     return WantedRoom(
         limit=max(state.effective_limit, state.limit) if undecided else state.effective_limit,
@@ -70,7 +71,7 @@ def _room(state: PoolState) -> WantedRoom:
 
 
 def _calls_of(budget: BudgetState, state: PoolState) -> WantedBudget | None:
-    """A budget in calls, by what a call has used so far on average; None where that is not known."""
+    """Return a budget in calls, by the average use of a call so far; None where that is not known."""
     answered = state.statuses.get(200, 0)
     used = {
         BudgetUnit.REQUESTS: float(answered),
@@ -85,7 +86,7 @@ def _calls_of(budget: BudgetState, state: PoolState) -> WantedBudget | None:
 
 
 def demand_metrics(demand: Demand) -> Iterator[Metric]:
-    """What autoscalers, dashboards and alerts go by."""
+    """Yield the metrics for autoscalers, dashboards and alerts."""
     work, workers = demand.work, demand.wanted
     for name, help, value in (
         ("dicast_wanted_workers", "Workers that limits and waiting calls make useful", workers.workers),
@@ -102,7 +103,7 @@ def demand_metrics(demand: Demand) -> Iterator[Metric]:
 
 
 def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric]:
-    """The same of each of these pools alone, as far as there is any."""
+    """Yield the same metrics for each of these pools alone, if there is work for it."""
     workers = demand.wanted
     by_pool = GaugeMetricFamily("dicast_pool_wanted_workers", "Workers that one pool alone is worth", labels=["pool"])
     waiting = GaugeMetricFamily("dicast_pool_waiting_calls", "Calls still to be made, not open", labels=["pool"])

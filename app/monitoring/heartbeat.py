@@ -1,4 +1,4 @@
-"""The beat's sign of life, for health checks on its machine: when the broker last took a tick of it."""
+"""The beat's sign of life, for health checks on its machine: when the broker last took one of its ticks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FILE = "beat.tick"
 
 
 def mark(state_dir: str | Path) -> None:
-    """A tick was sent now. Raises OSError."""
+    """Record that a tick was sent now. Raises OSError."""
     path = Path(state_dir) / FILE
     beside = path.with_suffix(".tmp")
     beside.write_text(repr(time.monotonic()))
@@ -17,8 +17,8 @@ def mark(state_dir: str | Path) -> None:
 
 
 def age_s(state_dir: str | Path) -> float | None:
-    """Seconds since the last tick of a beat on this machine, by the machine's monotonic clock; None if there was none
-    since it was started."""
+    """Return the seconds since the last tick of a beat on this machine, by its monotonic clock; None if there was none
+    since the machine was started."""
     try:
         age = time.monotonic() - float((Path(state_dir) / FILE).read_text())
     except (OSError, ValueError):

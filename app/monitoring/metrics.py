@@ -1,4 +1,4 @@
-"""Prometheus metrics. What all share is read from the store at each scrape; what one process does, it counts itself.
+"""Prometheus metrics. Shared state is read from the store at each scrape; what one process does, it counts itself.
 
 Every worker serves the shared metrics too, so that one that can be scraped is enough: `max by (pool)` over them.
 docs/operations.md lists every metric.
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 _NUMBERS = re.compile(r" \d+ ?%")
-"""Left out of reasons: each number would be a series of its own."""
+"""Removed from reasons, since each number would be a series of its own."""
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class SharedCollector(Collector):
-    """Looks at each scrape. A store that does not answer leaves only `dicast_store_up` 0."""
+    """Reads the store at each scrape. If it does not answer, the only metric is `dicast_store_up` with 0."""
 
     def __init__(self, look: Callable[[], tuple[SharedState, Demand]]) -> None:
         self._look = look
@@ -56,7 +56,7 @@ class SharedCollector(Collector):
 
 
 class ProcessMetrics:
-    """What this process counts; `assignments` are choices among several deployments of one judge."""
+    """The metrics that this process counts. `assignments` are choices among several deployments of one judge."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._assignments = Counter(
@@ -80,8 +80,8 @@ class ProcessMetrics:
 
 
 class MetricsServer:
-    """Serves a registry over HTTP from a supervised thread until it is stopped. A port that is taken costs the metrics,
-    and no work."""
+    """Serves a registry over HTTP from a supervised thread until it is stopped. If the port is taken there are no
+    metrics; nothing else is affected."""
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         self._registry, self._host, self._port = registry, host, port
@@ -104,7 +104,7 @@ class MetricsServer:
         return True
 
     def _keep(self) -> None:
-        """Until it is stopped, or raises that the server's own thread has ended."""
+        """Keep the server open until it is stopped. Raises RuntimeError if the server's own thread has ended."""
         while self._serving is None and not self._open():
             if self._stopped.wait(LOOK_EVERY_S):
                 return
@@ -130,7 +130,7 @@ class MetricsServer:
 
 # ------------------------------------------------------------------ from the store
 def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
-    """A series for each pool with live state."""
+    """Yield the metrics of each pool with live state."""
     for name, help, value in _GAUGES:
         gauge = GaugeMetricFamily(f"dicast_pool_{name}", help, labels=["pool"])
         for state in states:
@@ -184,7 +184,7 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
 
 
 def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
-    """A series for each living node."""
+    """Yield the metrics of each living node."""
     labels = ["node", "host"]
     level = GaugeMetricFamily(
         "dicast_parallelism_level", "Calls that a node may have open, and why", labels=[*labels, "reason"]

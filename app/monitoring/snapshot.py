@@ -1,4 +1,4 @@
-"""What all workers share, read from the store for those who look on: commands, metrics."""
+"""Reads the state that all workers share from the store, for commands and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dicast.workers.store.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What all workers share, at one instant."""
+    """The state that all workers share, at one instant."""
 
     pools: Sequence[PoolState]
     nodes: Sequence[tuple[Node, RulesStatus]]
@@ -24,7 +24,7 @@ class SharedState:
 
 
 def read_shared(store_url: str, keys: Keys) -> SharedState:
-    """Read it from the store, in a thread that has no event loop. Raises redis errors."""
+    """Read the shared state from the store, in a thread without an event loop. Raises redis errors."""
 
     async def pools() -> tuple[Sequence[PoolState], Sequence[OpenLease]]:
         async with connect_async(store_url) as client:
