@@ -126,7 +126,8 @@ class Dicast(Celery):  # type: ignore[misc]
             if (url := remembered(self.settings.state_dir)) is None:
                 raise NotJoined
             return url
-        return self.settings.redis_url or ensure_running(Path(self.settings.state_dir)).url
+        settings = self.settings
+        return settings.redis_url or ensure_running(settings.state_dir, idle_s=settings.store_idle).url
 
     @cached_property
     def store(self) -> StoreClient:

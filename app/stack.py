@@ -68,8 +68,8 @@ class LocalStack:
     `model` also starts the local model at once; without it, the worker does so when a unit needs it. `early` is the
     worker's process, if there is one already. A worker or beat that dies meanwhile is started again, `LIVES` times at
     most. On leaving, by whatever way, what was started here is stopped in the order beat, worker, model, store, and is
-    gone afterwards; a second interrupt kills what still hesitates. SIGTERM, if nobody else handles it, leaves the
-    context like Ctrl-C.
+    gone afterwards, except a store that other processes have begun to use; a second interrupt kills what still
+    hesitates. SIGTERM, if nobody else handles it, leaves the context like Ctrl-C.
 
     Raises `StackError`, `DaemonError`, `LocalModelMissing`, and redis-py's errors if REDIS_URL does not answer.
     """
@@ -122,10 +122,10 @@ class LocalStack:
     def _store(self, undo: contextlib.ExitStack) -> str:
         url = self._settings.redis_url
         if url is None:
-            store = embedded.ensure_running(self._state_dir)
+            store = embedded.ensure_running(self._state_dir, idle_s=self._settings.store_idle)
             url = store.url
             if store.started_by_us:  # it loses no write when it ends, and whoever called for it ran on this machine
-                undo.callback(embedded.stop, self._state_dir)
+                undo.callback(embedded.leave, self._state_dir)
                 with connect(url) as client:
                     vouch(client, Keys(self._settings.namespace))
         with connect(url) as client:

@@ -144,6 +144,10 @@ class Settings(BaseModel):
     results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
     html_report: Flag = _setting(True, "write report.html beside a finished job's other files; read by workers")
     state_dir: Text = _setting(".dicast", "embedded store, local model server and spool of this machine")
+    store_idle: Number = _setting(
+        300.0, "the embedded store ends when nobody has used it for so long, and loses nothing; 0: never", ge=0,
+        le=31_622_400,
+    )  # fmt: skip
     allow_unsafe_store: Flag = _setting(
         False, "start workers although the store may lose jobs, or lets other hosts in without a password"
     )

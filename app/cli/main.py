@@ -372,7 +372,8 @@ def stop(
 ) -> None:
     """Stop the embedded store and local model of this machine.
 
-    They keep running after the command that started them. Jobs stay on disk; the next command finds them again.
+    They keep running after the command that started them, and end by themselves when nobody has used them for a
+    while. Jobs stay on disk; the next command finds them again.
     """
     from dicast.app.cli.stop import stop_daemons
 

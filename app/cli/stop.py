@@ -29,10 +29,6 @@ def _stop_store(dicast: Dicast, *, force: bool) -> bool:
     """Stop the embedded store, and return whether it was running. Only a running store knows which workers use it, so
     it is started for the check."""
     state_dir = dicast.settings.state_dir
-    if force:
-        return embedded.stop(state_dir)
-    store = embedded.ensure_running(state_dir)
-    if not store.started_by_us and (nodes := [node.name for node in dicast.registry.alive()]):
+    if not force and embedded.find_running(state_dir) and (nodes := [node.name for node in dicast.registry.alive()]):
         raise Refused(f"workers live on this store ({', '.join(nodes)}): stop them first, or use --force")
-    embedded.stop(state_dir)
-    return not store.started_by_us
+    return embedded.stop(state_dir)

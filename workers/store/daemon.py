@@ -67,17 +67,23 @@ class Daemon:
             return answer, False
         end = time.monotonic() + deadline_s
         with self._locked(end):
-            answer = self._probe()
+            answer = self._found(end)
             if answer is not None:
                 return answer, False
-            recorded = self._recorded()
-            if recorded is not None and (answer := self._answer(lambda: alive(recorded), end)) is not None:
-                return answer, False  # else it was about to end, as after a `stop` elsewhere
             process = self._spawn(command(), env or {})
             answer = self._answer(lambda: process.poll() is None, end)
             if answer is None:
                 raise DaemonError(f"{self.name} ended as soon as it was started{self._tail()}")
             return answer, True
+
+    def find(self, *, deadline_s: float) -> DaemonStatus | None:
+        """Its answer, and None if it does not run; one that is just starting is waited for. Raises `DaemonError`."""
+        answer = self._probe()
+        if answer is not None or not self.folder.exists():
+            return answer
+        end = time.monotonic() + deadline_s
+        with self._locked(end):
+            return self._found(end)
 
     def stop(self, grace_s: float) -> bool:
         """Terminate it, kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
@@ -110,6 +116,13 @@ class Daemon:
             fresh.write_text(json.dumps(known._asdict()))
             fresh.replace(self._record)
         return process
+
+    def _found(self, end: float) -> DaemonStatus | None:
+        """Its answer, under the lock; None if it does not run, or was about to end, as after a `stop` elsewhere."""
+        answer = self._probe()
+        if answer is None and (recorded := self._recorded()) is not None:
+            answer = self._answer(lambda: alive(recorded), end)
+        return answer
 
     def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus | None:
         """None if it ends without an answer. Raises `DaemonError` at `end`, monotonic seconds."""

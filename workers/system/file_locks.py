@@ -12,8 +12,17 @@ from typing import IO, Any
 
 def try_lock(file: IO[Any] | int) -> bool:
     """Whether nobody else holds the open file, not even a share of it; then it is locked until it is closed."""
+    return _try(file, fcntl.LOCK_EX)
+
+
+def try_share(file: IO[Any] | int) -> bool:
+    """Whether nobody else holds the open file for itself; then a share of it is held until it is closed."""
+    return _try(file, fcntl.LOCK_SH)
+
+
+def _try(file: IO[Any] | int, kind: int) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
