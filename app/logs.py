@@ -268,11 +268,13 @@ def job_completed(*, job: str, status: str, scored: int, failed: int, **context:
 
 @_event(logging.WARNING, "over_share")
 def over_share(
-    *, project: str, pool: str, limit: int, projects: int, width: int, share: int, **context: object
-) -> None:
+    *, project: str, pool: str, limit: int, projects: int, width: int, share: int, unknown: int | None,
+    **context: object,
+) -> None:  # fmt: skip
     """A project asks for more calls than its `share` of the pool's `limit`, while others that have less of it wait, or
     for more than its own maximum. `width` is what it wants: its open calls, and those of its units that wait at this
-    worker's gate."""
+    worker's gate or in the queue. Not in it: what other workers' gates hold, and the `unknown` units of the queue of
+    which nobody knows whose they are; None if the broker does not tell how many there are."""
 
 
 def store_away(error: BaseException, **context: object) -> None:
@@ -296,8 +298,12 @@ class GateLog:
     def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None:
         cut(active_slots=open_calls, counts_on_s=round(counts_on_s, 3), pool=pool, lease=lease, **_named(unit))
 
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None:
-        over_share(project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share)
+    def over_share(
+        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
+    ) -> None:
+        over_share(
+            project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share, unknown=unknown
+        )
 
 
 def _named(unit: Admitted) -> dict[str, Any]:

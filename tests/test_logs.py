@@ -103,9 +103,9 @@ def test_events_of_a_job() -> None:
     assert list(logged(lambda: logs.limit_frozen(job="j", limit=5)))[:3] == ["event", "job", "limit"]
     line = logged(lambda: logs.job_completed(job="j", status="cancelled", scored=3, failed=1))
     assert (line["event"], line["status"], line["level"]) == ("job_completed", "cancelled", "INFO")
-    line = logged(lambda: logs.over_share(project="a", pool="p", limit=8, projects=3, width=4, share=2))
+    line = logged(lambda: logs.over_share(project="a", pool="p", limit=8, projects=3, width=4, share=2, unknown=7))
     assert (line["event"], line["project"], line["limit"], line["level"]) == ("over_share", "a", 8, "WARNING")
-    assert (line["width"], line["share"]) == (4, 2)
+    assert (line["width"], line["share"], line["unknown"]) == (4, 2, 7)
     line = logged(lambda: logs.store_away(ConnectionError("refused")))
     assert (line["event"], line["error"], line["level"]) == ("store_away", "ConnectionError: refused", "WARNING")
 

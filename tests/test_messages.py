@@ -1,5 +1,7 @@
 """What the pipeline asks of the broker."""
 
+import contextlib
+
 from kombu.exceptions import BatchPublishError, OperationalError
 
 from dicast.app.application import create_app
@@ -7,8 +9,12 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.messages import Messages
+from dicast.workers.admission.request import HEADER, QueuedUnits
+from dicast.workers.broker import queue_length
+from dicast.workers.broker.queue_length import DeclaredQueueLengths, StoreQueueLengths
 from dicast.workers.store.connection import connect_async
 
+JUDGE = "dicast.judge_dimension"
 POOLS = '[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n'
 
 
@@ -23,6 +29,33 @@ async def test_a_queue_is_empty_before_its_first_message_and_after_its_last(tmp_
     app.store.delete("provider.sim")
     assert await messages.queues_empty({"sim"})
     app.close()
+
+
+async def test_what_waits_in_a_queue_is_counted_by_project_and_stays_there(tmp_path, redis_url, monkeypatch):
+    (tmp_path / "pools.toml").write_text(POOLS)
+    app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(tmp_path / "pools.toml")})
+
+    async def look() -> QueuedUnits:
+        async with contextlib.aclosing(connect_async(redis_url)) as client:
+            messages = await StoreQueueLengths(client).peek("provider.sim")
+        return QueuedUnits.of(messages.headers, messages.others)
+
+    for project in ("a", "b", "a"):
+        app.send_task(JUDGE, queue="provider.sim", headers={HEADER: {"job": "j", "project": project}})
+    app.send_task("foreign", queue="provider.sim")
+    app.store.rpush("provider.sim", "no message")
+    assert await look() == await look() == QueuedUnits({"a": 2, "b": 1}, 2)
+    monkeypatch.setattr(queue_length, "READ_MOST", 3)
+    assert await look() == QueuedUnits({"a": 1, "b": 1}, 3), "those that are next, and how many others there are"
+    app.store.delete("provider.sim")
+    app.close()
+
+
+async def test_a_broker_that_shows_no_message_tells_how_many_are_not_known(monkeypatch):
+    lengths = DeclaredQueueLengths(None)
+    monkeypatch.setattr(lengths, "_waiting", lambda queue: 7)
+    messages = await lengths.peek("provider.sim")
+    assert QueuedUnits.of(messages.headers, messages.others) == QueuedUnits({}, 7)
 
 
 async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, monkeypatch):

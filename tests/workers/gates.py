@@ -30,7 +30,7 @@ class Host:
         self.faults = {}
         self.asking = self.leased = self.backlog = 0
         self.slots, self.doors = slots, []
-        self.store_error = None
+        self.store_error = self.queued = None
         self.asked, self.events = [], []
         self.decides = False
         self.retry_after_ms = -1
@@ -53,6 +53,9 @@ class Host:
 
     async def count_waiting(self, pool):
         return self.backlog
+
+    async def count_by_project(self, pool):
+        return self.queued
 
     def on_loop(self, callback):
         callback()
@@ -98,8 +101,8 @@ class Host:
     def cut(self, unit, pool, lease, open_calls, counts_on_s):
         self.events.append(("cut", unit.job, pool, lease, round(counts_on_s, 1)))
 
-    def over_share(self, unit, pool, limit, projects, *, width, share):
-        self.told.append((unit.project, pool, limit, projects, width, share))
+    def over_share(self, unit, pool, limit, projects, *, width, share, unknown):
+        self.told.append((unit.project, pool, limit, projects, width, share, unknown))
 
 
 async def until_turned(condition):

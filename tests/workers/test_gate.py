@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from dicast.workers.admission import gate
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import Admission, LeaseAnswer
-from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.request import Admitted, QueuedUnits
 from dicast.workers.policy.admission import CallOutcome
 from tests.workers.gates import Host, Request, until_turned
 
@@ -39,10 +39,32 @@ async def test_a_project_over_its_share_is_told_of_once_a_minute(monkeypatch):
     host.reasons = ["fair_share"] * 3
     for _ in range(5):
         await door._step()
-    assert sorted(host.told) == [("greedy", "p", 8, 3, 7, 2), ("other", "p", 8, 3, 6, 2)]
+    assert sorted(host.told) == [("greedy", "p", 8, 3, 7, 2, None), ("other", "p", 8, 3, 6, 2, None)]
     monkeypatch.setattr(gate, "OVER_SHARE_EVERY_S", 0.0)
     await door._step()
     assert len(host.told) > 2
+
+
+async def test_what_a_project_wants_includes_what_waits_in_the_queue_and_says_of_how_much_nobody_knows():
+    host = Host()
+    host.queued = QueuedUnits({"greedy": 40, "absent": 3}, 12)
+    door = Gate(host, "p")
+    for project in ("greedy", "greedy", "other"):
+        door.hold(Request(project=project))
+    host.reasons = ["fair_share", "fair_share", "project_max"]
+    await door._step()
+    assert sorted(host.told) == [("greedy", "p", 8, 3, 47, 2, 12), ("other", "p", 8, 3, 6, 2, 12)]
+
+
+async def test_a_broker_that_does_not_answer_keeps_nobody_from_what_is_known(monkeypatch):
+    host, never = Host(), asyncio.Event()
+    monkeypatch.setattr(gate, "COUNTED_WITHIN_S", 0.0)
+    monkeypatch.setattr(host, "count_by_project", lambda pool: never.wait())
+    door = Gate(host, "p")
+    door.hold(Request(project="greedy"))
+    host.reasons = ["fair_share"]
+    await door._step()
+    assert host.told == [("greedy", "p", 8, 3, 6, 2, None)]
 
 
 async def test_calls_that_are_granted_together_are_counted_one_after_the_other(monkeypatch):

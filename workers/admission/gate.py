@@ -300,15 +300,21 @@ class Gate:
             self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
             raise
         self._learn(answer, asked, started)
+        over_share = list[tuple[AdmittedRequest, int]]()
         each = zip(asked, wants, answer.verdicts, answer.reasons, strict=True)
         for number, (request, want, verdict, reason) in enumerate(each):
             try:
                 self._answered(number, request, want, verdict, reason, answer, started)
+                refused = verdict is LeaseAnswer.REFUSED and reason in OVER_SHARE
+                if refused and self._is_news(request.unit.project, started):
+                    over_share.append((request, number))
             except Exception as error:  # what is wrong with one request concerns that one alone
                 logger.exception("gate %s: %s cannot be started", self.pool, request.id)
                 if verdict is LeaseAnswer.GRANTED and request.lease is None:
                     self._give_back.append(Returned(want.lease))
                 self._drop(request, repr(error))
+        if over_share:
+            await self._tell_over_share(over_share, answer)
         return list(answer.verdicts), answer.retry_after_ms
 
     def _learn(self, answer: Admission, asked: Sequence[AdmittedRequest], started: float) -> None:
@@ -330,7 +336,8 @@ class Gate:
         """One request's answer: it starts with its lease, or waits on."""
         # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
         if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
-            self._tell_why_it_waits(number, request, answer, started)
+            wait_ms = answer.waits_ms[number]
+            self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
             return
         if verdict is LeaseAnswer.GRANTED and not self.host.config.suspension.may_begin():
             self._give_back.append(want.lease)  # cordoned meanwhile: the request goes back to its queue
@@ -361,14 +368,21 @@ class Gate:
         self._open_calls += 1
         config.observer.acquired(request.unit, self.pool, lease, self._open_calls)
 
-    def _tell_why_it_waits(self, number: int, request: AdmittedRequest, answer: Admission, started: float) -> None:
-        observer, reason = self.host.config.observer, answer.reasons[number]
-        wait_ms = answer.waits_ms[number]
-        self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
-        if reason in OVER_SHARE and self._is_news(request.unit.project, started):
-            waiting = sum(other.unit.project == request.unit.project for other in list(self.held))
-            width, share = answer.widths[number] + waiting, answer.shares[number]
-            observer.over_share(request.unit, self.pool, answer.limit, answer.projects, width=width, share=share)
+    async def _tell_over_share(self, refused: Sequence[tuple[AdmittedRequest, int]], answer: Admission) -> None:
+        """Say what projects want that are refused for their share: calls that are open, units that wait here, and those
+        in the queue whose project is known. What other workers' gates hold is not in it."""
+        queued = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COUNTED_WITHIN_S):
+                queued = await self.host.count_by_project(self.pool)
+        for request, number in refused:
+            project = request.unit.project
+            waiting = sum(other.unit.project == project for other in list(self.held))
+            waiting += queued.projects.get(project, 0) if queued else 0
+            self.host.config.observer.over_share(
+                request.unit, self.pool, answer.limit, answer.projects, width=answer.widths[number] + waiting,
+                share=answer.shares[number], unknown=queued.unknown if queued else None,
+            )  # fmt: skip
 
     def _is_news(self, project: str, now: float) -> bool:
         """Whether this project was not logged in the last `OVER_SHARE_EVERY_S`."""

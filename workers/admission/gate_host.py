@@ -9,7 +9,7 @@ from typing import Protocol
 from dicast.workers.admission.concurrency import NodeWidth
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore
-from dicast.workers.admission.request import Admitted, AdmittedRequest
+from dicast.workers.admission.request import Admitted, AdmittedRequest, QueuedUnits
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
@@ -22,7 +22,11 @@ class Observer(Protocol):
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
     def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None: ...
-    def over_share(self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int) -> None: ...
+    def over_share(
+        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
+    ) -> None:
+        """`unknown`: units in the queue of which nobody knows whether they are this project's; None: nobody knows how
+        many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class GateHost(Protocol):
     def new_lease_id(self) -> str: ...
     async def count_waiting(self, pool: str) -> int | None:
         """How many messages wait in the pool's queue; None if the broker does not answer."""
+
+    async def count_by_project(self, pool: str) -> QueuedUnits | None:
+        """Of which projects they are; None if the broker does not answer."""
 
     def on_loop(self, callback: Callable[[], None]) -> None: ...
     def start_request(self, request: AdmittedRequest) -> None:

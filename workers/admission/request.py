@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.worker.request import Request
 
@@ -80,6 +81,20 @@ def _is_name(value: Any) -> bool:
 
 def _tokens(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else 0.0
+
+
+class QueuedUnits(NamedTuple):
+    """Messages that wait in a pool's queue: how many of each project, and of how many that is not known."""
+
+    projects: Mapping[str, int]
+    unknown: int
+
+    @classmethod
+    def of(cls, headers: Sequence[Mapping[str, Any]], others: int) -> QueuedUnits:
+        """By the headers of some messages, beside which `others` wait."""
+        units = [Admitted.from_header(each.get(HEADER)) for each in headers]
+        projects = Counter(unit.project for unit in units if unit.job)
+        return cls(projects, others + len(units) - projects.total())
 
 
 class Lease:

@@ -1,23 +1,38 @@
-"""How many messages wait in a queue, untaken: what the watchdog and the gates' logs ask, of whichever broker it is."""
+"""How many messages wait in a queue, untaken, and what those say that are next: what the watchdog and the gates' logs
+ask, of whichever broker it is."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import orjson
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from dicast.workers.store.connection import AsyncStoreClient
 
 BROKER_ERRORS = (RedisError, OperationalError, OSError)
-"""What `QueueLengths.waiting` raises while the broker does not answer."""
+"""What `QueueLengths` raise while the broker does not answer."""
+READ_MOST = 1_000
+"""Messages of a queue that are looked at together: those that are taken next."""
+
+
+class QueuedMessages(NamedTuple):
+    """The headers of the messages that were looked at, and how many more wait."""
+
+    headers: Sequence[Mapping[str, Any]]
+    others: int
 
 
 class QueueLengths(Protocol):
     async def waiting(self, queue: str) -> int:
         """Raises one of `BROKER_ERRORS`."""
+
+    async def peek(self, queue: str) -> QueuedMessages:
+        """Look at what waits without taking it, as far as the broker lets one. Raises one of `BROKER_ERRORS`."""
 
 
 class StoreQueueLengths:
@@ -29,6 +44,13 @@ class StoreQueueLengths:
     async def waiting(self, queue: str) -> int:
         return int(await self._client.llen(queue))
 
+    async def peek(self, queue: str) -> QueuedMessages:
+        pipe = self._client.pipeline()
+        pipe.llen(queue).lrange(queue, -READ_MOST, -1)
+        total, messages = await pipe.execute()
+        headers = [found for message in messages if (found := _headers(message)) is not None]
+        return QueuedMessages(headers, int(total) - len(headers))
+
 
 class DeclaredQueueLengths:
     """For any broker, over a connection of its own, in a helper thread."""
@@ -39,6 +61,10 @@ class DeclaredQueueLengths:
 
     async def waiting(self, queue: str) -> int:
         return await asyncio.to_thread(self._waiting, queue)
+
+    async def peek(self, queue: str) -> QueuedMessages:
+        """None is looked at: it would be taken, and come again as a message that was delivered before."""
+        return QueuedMessages((), await self.waiting(queue))
 
     def _waiting(self, queue: str) -> int:
         with self._lock:
@@ -56,3 +82,12 @@ class DeclaredQueueLengths:
             if self._connection is not None:
                 self._connection.release()
                 self._connection = None
+
+
+def _headers(message: str) -> Mapping[str, Any] | None:
+    """None for what is no message of Celery's; it is set aside when it is taken."""
+    try:
+        headers = orjson.loads(message)["headers"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return headers if isinstance(headers, dict) else None

@@ -26,7 +26,7 @@ from redis.exceptions import RedisError, ResponseError
 from dicast.workers.admission.gate import FALLBACK_S, Gate
 from dicast.workers.admission.gate_host import GateConfig
 from dicast.workers.admission.leases import LeaseStore
-from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest
+from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest, QueuedUnits
 from dicast.workers.broker import fast_json
 from dicast.workers.broker.acknowledgement import BatchedQoS, pending_acks
 from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
@@ -323,11 +323,22 @@ class AdmissionConsumer(CheckedMessages):
                 logger.exception("what waits here could not be handed on")
 
     async def count_waiting(self, pool: str) -> int | None:
-        name = next((name for name, gate in self.gates.items() if gate.pool == pool), None)
+        name = self._queue_of(pool)
         if name is not None and self._queue_lengths is not None:
             with contextlib.suppress(*BROKER_ERRORS):
                 return await self._queue_lengths.waiting(name)
         return None
+
+    async def count_by_project(self, pool: str) -> QueuedUnits | None:
+        name = self._queue_of(pool)
+        if name is not None and self._queue_lengths is not None:
+            with contextlib.suppress(*BROKER_ERRORS):
+                messages = await self._queue_lengths.peek(name)
+                return QueuedUnits.of(messages.headers, messages.others)
+        return None
+
+    def _queue_of(self, pool: str) -> str | None:
+        return next((name for name, gate in self.gates.items() if gate.pool == pool), None)
 
     @property
     def stuck(self) -> str:

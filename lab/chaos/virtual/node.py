@@ -50,7 +50,7 @@ from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.pool_health import PoolHealthReader
-from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.request import Admitted, QueuedUnits
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
@@ -254,6 +254,7 @@ class VirtualNode:
         return f"{self.name}/{self._leases}"
 
     async def count_waiting(self, pool: str) -> int | None: ...
+    async def count_by_project(self, pool: str) -> QueuedUnits | None: ...
 
     def on_loop(self, callback: Callable[[], None]) -> None:
         self.loop.call_soon(callback)
