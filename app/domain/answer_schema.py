@@ -1,14 +1,16 @@
-"""The JSON schemas by which a judge is asked for its answer through a structured channel.
+"""JSON schemas that ask a judge for its answer through a structured channel.
 
-Every answer begins with the call's nonce, which tells it from the answer to another call. Where a provider compiles a
-schema and keeps it, a new one costs seconds, and its prompt cache may begin with it: there the schema holds nothing
-that differs from call to call, the nonce is any text, and the model copies it from the question. Where the schema
-becomes a grammar for the one call, it may hold the nonce itself: then even a model too weak to copy it must write it.
-Keys stand in the order in which a constrained model writes them: it argues and quotes before it scores. A score is a
-number under `score`, a label or preference under `label`, or a checklist's answers under `answers`, by their numbers.
+Every answer begins with the call's nonce, which ties it to its question. Some providers compile a schema and cache it:
+a new schema then costs seconds, and the prompt cache may begin with it. For these the schema holds nothing that differs
+between calls; the nonce may be any text, and the model copies it from the question. Where the schema becomes a grammar
+for a single call, it may contain the nonce itself, so that even a model too weak to copy it must write it.
 
-Lengths are bounded so that even a weak model comes to the end of its answer within `max_tokens`. They bind the model,
-not the reader: app/domain/verdict.py accepts longer arguments from providers that know no such bound.
+Keys stand in the order in which a constrained model writes them: argument and quotes come before the score. A score is
+a number under `score`, a label or preference is under `label`, and a checklist's answers are under `answers`, keyed by
+the question's number.
+
+Lengths are bounded so that even a weak model finishes its answer within `max_tokens`. The bounds apply to the model and
+not to the reader: app/domain/verdict.py accepts longer arguments from providers that do not support such bounds.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ FRAME_TOKENS = 60
 """An opinion's braces, keys, white space, nonce and score."""
 
 LENGTHS = frozenset({"minLength", "maxLength"})
-"""Keywords that OpenAI's strict mode does not document: pass them to `without`."""
+"""Keywords that OpenAI's strict mode does not document; pass them to `without` for such a provider."""
 
 Schema = dict[str, Any]
 
 
 class Room(NamedTuple):
-    """Most characters of one opinion's argument and of each of its quotes, and most quotes."""
+    """The most characters of one opinion's argument and of each of its quotes, and the most quotes."""
 
     argument_chars: int
     quote_chars: int
@@ -42,7 +44,8 @@ class Room(NamedTuple):
 
 
 def room(max_tokens: int, opinions: int = 1) -> Room:
-    """What `opinions` opinions may fill so that they end within `max_tokens`: half argument, half quotes."""
+    """Return the limits within which `opinions` opinions end within `max_tokens`: half for the arguments, half for the
+    quotes."""
     characters = (max_tokens // opinions - FRAME_TOKENS) * CHARACTERS_PER_TOKEN
     return Room(
         argument_chars=min(max(characters // 2, 40), 1200),
@@ -52,8 +55,11 @@ def room(max_tokens: int, opinions: int = 1) -> Room:
 
 
 def single_schema(scale: Scale, limits: Room, nonce: str | None = None, *, dissent: bool = False) -> Schema:
-    """One opinion: `{"nonce", "argument", "cited_evidence", "score"}`, of a chief with its `dissent`. With a `nonce`,
-    no other is valid; without one all calls with the same scale share the schema: not to be changed."""
+    """Return the schema of one opinion: `{"nonce", "argument", "cited_evidence", "score"}`, plus `dissent` for a chief.
+
+    With a `nonce`, only that nonce is valid. Without one, all calls with the same scale share the returned schema, so
+    it must not be modified.
+    """
     schema = _single(scale.min, scale.max, scale.options, len(scale.checklist), limits, dissent)
     return schema if nonce is None else _only(nonce, schema)
 
@@ -70,11 +76,11 @@ def _single(
 def batch_schema(
     dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None, *, dissent: bool = False
 ) -> Schema:
-    """All opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`; `nonce` and
-    `dissent` as above.
+    """Return the schema of all opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`;
+    `nonce` and `dissent` are as in `single_schema`.
 
-    Criteria with numbers share one form, whose score has the bounds of the widest scale; the reader checks each score
-    against its own. Others have a form each, unless their scales are equal.
+    Criteria with numeric scales share one form, whose score has the bounds of the widest scale; the reader checks each
+    score against its own scale. Other criteria have one form per distinct scale.
     """
     forms = [_object(entry) for entry in _entries(dimensions, limits, dissent=dissent)]
     opinions = {
@@ -102,7 +108,7 @@ def _entries(dimensions: Sequence[Dimension], limits: Room, *, dissent: bool) ->
 
 
 def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
-    """A copy that lacks `keywords` at every level, for a provider that refuses them. Property names stay."""
+    """Return a copy that lacks `keywords` at every level, for a provider that rejects them. Property names are kept."""
 
     def strip(node: Any, *, names: bool = False) -> Any:
         if isinstance(node, Mapping):

@@ -1,8 +1,9 @@
-"""Items that are not judged as they lie: some become several, their order is drawn, and variants of some follow them.
+"""How the items of a job are arranged before they are judged: expanded into several, shuffled, and followed by
+variants.
 
 A job with an `Arrangement` has its items arranged once, when it starts, into a file in its folder
-(app/reports/arranged.py), which planning then reads. All steps give the same for the same items and seed, so a job that
-is arranged again, by another worker or after it was resumed, has each item at the same place.
+(app/reports/arranged.py), which planning then reads. Every step is deterministic for the same items and seed, so a job
+that is arranged again, by another worker or after it was resumed, has each item at the same place.
 """
 
 from __future__ import annotations
@@ -20,57 +21,58 @@ from dicast.app.domain.variants import Variants
 
 
 class Chance(Protocol):
-    """What draws an order; `random.Random` does."""
+    """A source of randomness that can shuffle; `random.Random` implements it."""
 
     def shuffle(self, x: array[int]) -> None:
-        """Put it into a random order, all orders being equally likely."""
+        """Shuffle `x` in place; all orders are equally likely."""
 
 
 class Expansion(Protocol):
-    """One item of the job becomes several, or stays as it is."""
+    """A step that turns one item of the job into several, or leaves it as it is."""
 
     def count(self, item: Item) -> int:
-        """How many come out of it, without making them."""
+        """Return how many items `item` expands to, without making them."""
         ...
 
     def items(self, item: Item) -> Iterator[Item]:
-        """They, in their order. Their ids must differ from all others of the job."""
+        """Yield the expanded items in order. Their ids must differ from all other ids of the job."""
         ...
 
 
 class Variation(Protocol):
-    """Variants of some items, which stand behind all of the job's own."""
+    """A step that appends variants of some items after the job's own items."""
 
     def count(self, items: int) -> int:
-        """How many variants are added to so many items."""
+        """Return how many variants are added to a job of `items` items."""
         ...
 
     def chosen(self, items: int) -> Sequence[int]:
-        """Which of so many items are varied, by their places after the expansion and before the shuffle, ascending."""
+        """Return which of `items` items are varied, as their places after expansion and before the shuffle,
+        ascending."""
         ...
 
     def variants(self, item: Item, place: int, items: int) -> Iterator[Item]:
-        """Those of the one at a place that was chosen, of so many."""
+        """Yield the variants of `item`, which was chosen at `place` among `items` items."""
         ...
 
 
 Grouping = Callable[[Item], int | None]
-"""0 or 1 for an item of two groups that are compared, None for one of neither."""
+"""A function that returns 0 or 1 for an item of the two groups that are compared, and None for any other item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """A random order, the same for the same seed.
+    """A random order that is the same for the same seed.
 
-    With `group` the items of two groups take turns, so that each further pair is one of each; those of neither group,
-    and what the larger group has too many, come last.
+    With `group`, items of the two groups alternate, so that each further pair holds one of each. Items of neither
+    group, and the surplus of the larger group, come last.
     """
 
     seed: str
     group: Grouping | None = None
 
     def order(self, groups: Sequence[int], chance: Chance) -> array[int]:
-        """The places of the items in their new order. `groups` holds one of `group_code` for each."""
+        """Return the places of the items in their new order. `groups` holds a `group_code` for each item."""
         if self.group is None:
             return _shuffled(range(len(groups)), chance)
         own = [_shuffled((at for at, code in enumerate(groups) if code == which), chance) for which in range(3)]
@@ -80,7 +82,7 @@ class Shuffle:
         return order + own[0][pairs:] + own[1][pairs:] + own[2]
 
     def group_code(self, item: Item) -> int:
-        """0 or 1 for its group, 2 for none."""
+        """Return 0 or 1 for the item's group, and 2 if it belongs to neither."""
         found = self.group(item) if self.group is not None else None
         return 2 if found is None else found
 
@@ -93,8 +95,10 @@ def _shuffled(places: range | Iterator[int], chance: Chance) -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What is done to a job's items, in this order: `expand` each, `shuffle` them all, `vary` some. Where they have
-    `images`, these are kept beside them (app/pipeline/images.py)."""
+    """The steps applied to a job's items, in this order: `expand` each item, `shuffle` all, `vary` some.
+
+    With `images`, the items' images are stored beside them (app/pipeline/images.py).
+    """
 
     expand: Expansion | None = None
     shuffle: Shuffle | None = None
@@ -103,11 +107,11 @@ class Arrangement:
 
     @property
     def needed(self) -> bool:
-        """Whether anything is done to them at all."""
+        """True if any step applies."""
         return self.images or not (self.expand is None and self.shuffle is None and self.vary is None)
 
     def expanded(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The job's own items, as the first step makes them."""
+        """Yield the items after expansion, before any are shuffled or varied."""
         if self.expand is None:
             yield from items
             return
@@ -115,16 +119,16 @@ class Arrangement:
             yield from self.expand.items(item)
 
     def own(self, item: Item) -> int:
-        """How many of the job's own come out of one item."""
+        """Return how many items `item` expands to."""
         return 1 if self.expand is None else self.expand.count(item)
 
     def total(self, own: int) -> int:
-        """How many there are in all, where so many are the job's own."""
+        """Return the number of items including variants, given the number after expansion."""
         return own + (self.vary.count(own) if self.vary is not None else 0)
 
 
 class Expected:
-    """Counts what comes out of the items of a job, which it is shown one by one when the job is submitted."""
+    """Counts the items that an arrangement will produce. It is fed the job's items one by one at submission."""
 
     def __init__(self, arrangement: Arrangement) -> None:
         self._arrangement = arrangement
@@ -133,7 +137,7 @@ class Expected:
         """Of `own`, those of the two groups that the shuffle compares, and the others."""
 
     def add(self, item: Item) -> None:
-        """Take one more into account."""
+        """Count what `item` expands to."""
         count = self._arrangement.own(item)
         self.own += count
         if self._arrangement.shuffle is not None:
@@ -141,20 +145,22 @@ class Expected:
 
     @property
     def total(self) -> int:
-        """How many items the job has, variants included."""
+        """The number of items the job has, variants included."""
         return self._arrangement.total(self.own)
 
 
 def arrangement_of(job: EvaluationJob) -> Arrangement:
-    """What a job asks for. Steps join here: the count that a step names at submission is the count that it must give
-    when the job starts."""
+    """Return the arrangement that a job asks for.
+
+    Each step must produce as many items when the job starts as it announced at submission.
+    """
     expand = PairsOfLists(job.pairs) if job.pairs is not None else None
     varied = Variants(job.probes, job.dimensions, str(job.id)) if tried(job.probes) else None
     return Arrangement(expand=expand, shuffle=_drawn(job), vary=varied, images=job.item_images != "none")
 
 
 def _drawn(job: EvaluationJob) -> Shuffle | None:
-    """A job with a question has its items in random order, another one for each job."""
+    """Return a random order for a job with a question, which differs from job to job; None for any other job."""
     if job.question is None:
         return None
     difference = job.question.difference

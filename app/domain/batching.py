@@ -1,4 +1,4 @@
-"""What belongs to a batched call as a whole: its name, and how its cost is divided among the opinions it brought."""
+"""The name of a batched call, and how its usage is divided among the opinions it returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAMED_CHARS = 200
 
 
 def named(dimensions: Sequence[Dimension]) -> str:
-    """What a call is about, for people: its dimensions' ids, cut to `MAX_NAMED_CHARS` characters."""
+    """Return a label for a call, for people: its dimensions' ids, cut to `MAX_NAMED_CHARS` characters."""
     if len(dimensions) == 1:
         return dimensions[0].id
     text = ", ".join([dimension.id for dimension in dimensions])
@@ -19,7 +19,8 @@ def named(dimensions: Sequence[Dimension]) -> str:
 
 
 def divide_usage(usage: Usage, opinions: int) -> list[Usage]:
-    """The call's tokens in `opinions` equal parts, remainder to the first, so that the parts add up to the call."""
+    """Divide the call's tokens into `opinions` equal parts, with the remainder in the first, so that they add up to the
+    call."""
     if opinions < 1:
         raise ValueError(f"a call's usage is divided among at least 1 opinion, got {opinions}")
     inputs, extra_input = divmod(usage.input_tokens, opinions)

@@ -1,4 +1,4 @@
-"""Which maps of a calibration hold for a job: those that were made with the same judge, model, prompt and rubric."""
+"""Which maps of a calibration apply to a job: those made with the same judge, model, prompt and rubric."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dicast.app.domain.report import ReportAgent, ReportDimension, ReportHeader
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a job's scores depend on beside its items. `prompt` is the digest of how judges are asked."""
+    """Everything that a job's scores depend on besides its items. `prompt` is the digest of how judges are prompted."""
 
     agents: Sequence[ReportAgent]
     dimensions: Sequence[ReportDimension]
     prompt: str
 
     def of_judge(self, agent: ReportAgent, dimension: ReportDimension) -> MadeFor:
-        """What a judge's map would be bound to."""
+        """Return what a map of this judge's scores is bound to."""
         model = model_digest(agent.model or "")
         return MadeFor(judge=agent.judge, model=model, prompt=self.prompt, rubric=dimension.rubric)
 
     def of_panel(self, dimension: ReportDimension) -> MadeFor:
-        """What the whole panel's map would be bound to."""
+        """Return what a map of the whole panel's scores is bound to."""
         judges = panel_digest([agent.judge for agent in self.agents], dimension.panel.model_dump(mode="json"))
         models = model_digest(", ".join(agent.model or "" for agent in self.agents))
         return MadeFor(judge=judges, model=models, prompt=self.prompt, rubric=dimension.rubric)
@@ -32,19 +32,19 @@ class Circumstances:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A map and what differs from what it was made for; no map, and the `reason`."""
+    """A map together with what differs from what it was made for; or no map, with the `reason`."""
 
     map: CalibrationMap | None
     differing: tuple[str, ...] = ()
     reason: str | None = None
 
     def applied(self, calibration: Calibration) -> CalibrationMap | None:
-        """The map, where it may be used."""
+        """Return the map if it may be used: if nothing differs, or the calibration only warns of a mismatch."""
         return self.map if not self.differing or calibration.on_mismatch == "warn" else None
 
 
 def fit_of_judge(calibration: Calibration, seen: Circumstances, agent: ReportAgent, dimension: ReportDimension) -> Fit:
-    """The map of one judge in one dimension."""
+    """Return how the calibration fits one judge in one dimension."""
     found = calibration.find(agent.name, dimension.id)
     if found is None:
         return Fit(None, reason="the calibration has no map of this judge and dimension")
@@ -52,7 +52,7 @@ def fit_of_judge(calibration: Calibration, seen: Circumstances, agent: ReportAge
 
 
 def fit_of_panel(calibration: Calibration, seen: Circumstances, dimension: ReportDimension) -> Fit:
-    """The map of the panel in one dimension; of a panel of one judge it is that judge's."""
+    """Return how the calibration fits the panel in one dimension; a panel of one judge uses that judge's map."""
     if len(seen.agents) == 1:
         return fit_of_judge(calibration, seen, seen.agents[0], dimension)
     found = calibration.find_panel(dimension.id)
@@ -64,12 +64,13 @@ def fit_of_panel(calibration: Calibration, seen: Circumstances, dimension: Repor
 
 
 def circumstances(report: ReportHeader) -> Circumstances:
-    """Those of a finished job."""
+    """Return the circumstances of a finished job."""
     return Circumstances(report.agents, report.dimensions, report.prompt)
 
 
 def fits_of(report: ReportHeader, dimension: ReportDimension) -> list[Fit]:
-    """How the report's calibration fits each judge, and of several judges the panel, too; none without one."""
+    """Return how the report's calibration fits each judge, followed by the panel if there are several judges; []
+    without a calibration."""
     if report.calibration is None:
         return []
     seen = circumstances(report)
@@ -78,7 +79,8 @@ def fits_of(report: ReportHeader, dimension: ReportDimension) -> list[Fit]:
 
 
 def mismatches(calibration: Calibration, seen: Circumstances) -> list[str]:
-    """A line for each map that was made for something else, and one if no map is for this job at all."""
+    """Return a line for each map that was made for something else, and a single line if no map applies to this job at
+    all."""
     lines, any_map = [], False
     for dimension in seen.dimensions:
         fits = {agent.name: fit_of_judge(calibration, seen, agent, dimension) for agent in seen.agents}

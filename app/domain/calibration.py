@@ -1,7 +1,7 @@
 """Calibrations: maps from a judge's scores to people's, each bound to what it was made for.
 
-The maps are learned where the libraries for statistics are (app/assessment/calibrating.py); they are applied here,
-without any.
+Maps are learned where the statistics libraries are installed (app/assessment/calibrating.py), and applied here without
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Method = Literal["isotonic", "ordinal", "linear"]
 
 
 class MadeFor(Strict):
-    """The digests of what a map holds for; see app/domain/fingerprints.py."""
+    """The digests of what a map applies to; see app/domain/fingerprints.py."""
 
     judge: str
     model: str
@@ -31,13 +31,13 @@ class MadeFor(Strict):
     rubric: str
 
     def differing(self, other: MadeFor) -> list[str]:
-        """Which of judge, model, prompt and rubric are others."""
+        """Return which of judge, model, prompt and rubric differ from `other`."""
         return [part for part in PARTS if getattr(self, part) != getattr(other, part)]
 
 
 class CalibrationMap(Strict):
-    """From the scores of one judge, or of the whole panel, in one dimension to people's: straight lines between the
-    points, level beyond them.
+    """A piecewise linear map from scores of one judge, or of the whole panel, in one dimension to people's scores; it
+    is constant beyond the outermost points.
 
     `gain` is by how much the squared error against people's mean falls, measured on items that the map was not learned
     on; `error` and `calibrated_error` are its root before and after, in points of the scale.
@@ -66,7 +66,7 @@ class CalibrationMap(Strict):
         return self
 
     def apply(self, score: float) -> float:
-        """The calibrated score."""
+        """Return the calibrated score."""
         x, y = self.x, self.y
         if score <= x[0]:
             return y[0]
@@ -78,8 +78,8 @@ class CalibrationMap(Strict):
 
 
 class Calibration(Strict):
-    """The maps that were learned from one job, and what a job that uses them does where one was made for something
-    else: `refuse` to run, or `warn` and apply it all the same."""
+    """The maps learned from one job, and what a job that uses them does if one was made for something else: `refuse` to
+    run, or `warn` and apply it anyway."""
 
     version: Literal[1] = 1
     job: str = Field(default="", description="the job they were learned from")
@@ -97,11 +97,11 @@ class Calibration(Strict):
         return self
 
     def find(self, judge: str, dimension: str) -> CalibrationMap | None:
-        """The map of a judge in a dimension."""
+        """Return the map of a judge in a dimension, or None."""
         return self._find("judge", judge, dimension)
 
     def find_panel(self, dimension: str) -> CalibrationMap | None:
-        """The map of the whole panel in a dimension."""
+        """Return the map of the whole panel in a dimension, or None."""
         return self._find("panel", "panel", dimension)
 
     def _find(self, kind: str, judge: str, dimension: str) -> CalibrationMap | None:
@@ -109,5 +109,5 @@ class Calibration(Strict):
 
 
 def told(differing: list[str]) -> str:
-    """`another model and another rubric`."""
+    """Join the parts that differ: `another model and another rubric`."""
     return " and ".join(f"another {part}" for part in differing)

@@ -1,8 +1,9 @@
-"""A panel's chief judge: what it is shown of the others' opinions.
+"""A panel's chief judge: what it is shown of the other judges' opinions.
 
-The others are told without their names, in an order of their own for each item and round, so that neither a name nor a
-place speaks for anybody. Their arguments are material, as the text is: written by a model that may have obeyed the text
-it read. A chief that is shown a pair in the other order is told preferences in that order: its round's judges were too.
+The others are shown without their names, in an order that is drawn anew for each item and round, so that neither a name
+nor a position carries weight. Their arguments are material, as the text is: they were written by a model that may have
+obeyed the text it read. A chief that is shown a pair in swapped order sees preferences in that order too, as the judges
+of its round did.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
     from dicast.app.domain.scale import Scale
 
 ARGUMENT_CHARS, LEAST_CHARS = 1200, 80
-"""So many characters of each argument are shown, and no fewer where there are many judges."""
+"""The most characters shown of each argument, and the fewest where there are many judges."""
 TOGETHER_CHARS = 24_000
-"""And so many of all judges' arguments on one criterion of an item together, as far as the least allows."""
+"""The most characters shown of all judges' arguments on one criterion of an item, as far as `LEAST_CHARS` allows."""
 
 
 def told_opinions(job: EvaluationJob, given: Iterable[Mapping[str, Any]]) -> list[ToldOpinion]:
-    """All that a chief is told of one item, from the opinions of all other judges in the form of their JSON. The same
-    opinions in any order, or twice, give the same."""
+    """Return everything that a chief is shown of one item, from all other judges' opinions as JSON.
+
+    The result is the same in whatever order opinions come, and if some come twice.
+    """
     scales = {dimension.id: dimension.scale for dimension in job.dimensions}
     by_unit = {(o["replicate"], o["criterion_id"], o["judge"]): o for o in given}
     chars = min(ARGUMENT_CHARS, max(LEAST_CHARS, TOGETHER_CHARS // max(1, len(job.agents) - 1)))
@@ -46,17 +49,17 @@ def told_opinions(job: EvaluationJob, given: Iterable[Mapping[str, Any]]) -> lis
 
 
 def heard(opinions: Iterable[ToldOpinion], round: int, criteria: Collection[str]) -> list[ToldOpinion]:
-    """Of these the ones that belong to a question in this round on these criteria."""
+    """Return the opinions of this round on these criteria."""
     return [one for one in opinions if one.round == round and one.criterion in criteria]
 
 
 def unheard(opinions: Iterable[ToldOpinion], round: int, criterion: str) -> bool:
-    """Whether no judge has an opinion of which a chief could be told."""
+    """Whether no judge has an opinion that could be shown to a chief."""
     return not any(one.said is not None for one in heard(opinions, round, (criterion,)))
 
 
 def _drawn(names: Sequence[str], item_id: str, round: int) -> list[str]:
-    """In an order that is as good as chance, and the same each time."""
+    """Return the names in an order that is as good as random, and always the same for the same item and round."""
 
     def lot(name: str) -> bytes:
         return blake2b(json.dumps([item_id, round, name]).encode(), digest_size=8).digest()
@@ -65,7 +68,7 @@ def _drawn(names: Sequence[str], item_id: str, round: int) -> list[str]:
 
 
 def _said(opinion: Mapping[str, Any], scale: Scale, *, swapped: bool | None) -> str:
-    """The score in the words of the scale, as the judge gave it."""
+    """Return the score in the words of the scale, as the judge gave it."""
     score = own_score(opinion["score"], swapped=swapped)
     if scale.options:
         label = scale.label(score) or ""

@@ -1,4 +1,4 @@
-"""The messages of a conversation that is judged. Roles and names are data as the texts are: nobody is believed."""
+"""The messages of a conversation that is judged. Roles and names are untrusted data, as the texts are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_TOOL_CALLS = 100
 MAX_NAME_CHARS = 200
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-"""Those that a judge is told of by name; any other is quoted to it."""
+"""Roles that are shown to a judge by name; any other role is quoted."""
 ASKING = frozenset({"system", "developer", "user", "human", "tool", "function"})
-"""Roles that give no answer."""
+"""Roles whose messages are never answers."""
 
 
 def _joined(content: Any) -> Any:
-    """A list of parts, as APIs have it, means their texts one behind the other; its images are the turn's."""
+    """Join a list of parts, as APIs write it, into one text; its images belong to the turn."""
     if not isinstance(content, list):
         return content
     words = [part for part in content if _pictured(part) is None]
@@ -35,7 +35,7 @@ def _joined(content: Any) -> Any:
 
 
 def _pictured(part: Any) -> dict[str, Any] | None:
-    """The image that a part of a content is, in OpenAI's form or in Anthropic's; None if it is none."""
+    """Return the image that a part is, in OpenAI's or Anthropic's form; None if it is no image."""
     if not isinstance(part, dict):
         return None
     given = part.get("image_url") if part.get("type") == "image_url" else None
@@ -50,7 +50,7 @@ def _pictured(part: Any) -> dict[str, Any] | None:
 
 
 def _writable(calls: list[JsonValue]) -> list[JsonValue]:
-    """What is nested too deeply would otherwise be found out only when the job is stored."""
+    """Reject what is nested too deeply, which would otherwise fail only when the job is stored."""
     try:
         to_json(calls)
     except ValueError as error:
@@ -62,7 +62,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)
 
 
 class Turn(Strict):
-    """One turn."""
+    """One message of a conversation."""
 
     role: Name
     content: Annotated[str | None, BeforeValidator(_joined)] = None
@@ -76,7 +76,7 @@ class Turn(Strict):
     @model_validator(mode="before")
     @classmethod
     def _with_images(cls, data: Any) -> Any:
-        """Those that stand among the parts of its content are its images."""
+        """Move images among the parts of the content into `images`."""
         content = data.get("content") if isinstance(data, dict) else None
         found = [image for part in content if (image := _pictured(part))] if isinstance(content, list) else []
         return {**data, "images": [*(data.get("images") or ()), *found]} if found else data
@@ -88,12 +88,12 @@ class Turn(Strict):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that a judge reads of it, the empty left out."""
+        """All texts of the turn that a judge reads, without empty ones."""
         described = (image.description for image in self.images or ())
         given = (self.role, self.name, self.content, self.calls, self.tool_call_id, *described)
         return tuple(text for text in given if text)
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it has neither text, tool calls nor images."""
+        """Whether the turn has neither text, tool calls nor images."""
         return not self.tool_calls and not self.images and not (self.content or "").strip()

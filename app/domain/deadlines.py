@@ -1,6 +1,6 @@
-"""Until when work may go on: durations and instants as people write them, and what a job is bounded by.
+"""Durations and instants as people write them, and the deadlines of a job.
 
-A duration is seconds as a number, or a text like 90s, 10m, 1h30m, 2d. An instant is ISO 8601 with its zone.
+A duration is a number of seconds, or a text like 90s, 10m, 1h30m, 2d. An instant is ISO 8601 with a time zone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SECONDS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 
 
 def seconds(value: Any) -> float:
-    """A duration in seconds, 0 <= result <= LONGEST_S; raises ValueError."""
+    """Return a duration in seconds, 0 <= result <= LONGEST_S. Raises ValueError."""
     found: float | None = None
     if isinstance(value, timedelta):
         found = value.total_seconds()
@@ -32,7 +32,7 @@ def seconds(value: Any) -> float:
 
 
 def finish_by(value: Any) -> float | str:
-    """A duration in seconds, or an instant as ISO 8601 in UTC; raises ValueError."""
+    """Return a duration in seconds, or an instant as ISO 8601 in UTC. Raises ValueError."""
     if isinstance(value, str) and "T" in value.strip()[:11].upper().replace(" ", "T"):
         try:
             value = datetime.fromisoformat(value.strip())
@@ -49,7 +49,7 @@ def finish_by(value: Any) -> float | str:
 
 
 def instant_ms(value: str) -> int:
-    """Unix ms of an instant as `finish_by` gives it."""
+    """Return an instant, as `finish_by` returns it, as Unix time in ms."""
     return round(datetime.fromisoformat(value).timestamp() * 1000)
 
 
@@ -58,8 +58,8 @@ FinishBy = Annotated[float | str, BeforeValidator(finish_by)]
 
 
 class Bounds(NamedTuple):
-    """What bounds a job from its start on, in ms; None where nothing does. `finish_at_ms` is of the store's wall clock,
-    all else are durations."""
+    """A job's deadlines from its start on, in ms; None where there is none. `finish_at_ms` is an instant of the store's
+    wall clock, all others are durations."""
 
     unit_ms: int | None = None
     finish_in_ms: int | None = None
@@ -68,7 +68,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(cls, *, unit_deadline_s: float, finish_by: float | str | None, max_pool_down_s: float) -> Bounds:
-        """0 s of either deadline: there is none."""
+        """Make the bounds from a job's options; a deadline of 0 s means none."""
         return cls(
             unit_ms=round(1000 * unit_deadline_s) or None,
             finish_in_ms=round(1000 * finish_by) if isinstance(finish_by, float) else None,

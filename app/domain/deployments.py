@@ -1,8 +1,8 @@
-"""Which of several deployments a unit goes to: the one with the best `success_rate / (1 + load)`.
+"""Chooses the deployment of a unit: the one with the best `success_rate / (1 + load)`.
 
-Load is work in hand over limit, and a unit counts as soon as it is assigned, so that of a page no deployment takes
-everything. Chance comes in as numbers: it breaks ties, and sends a small share elsewhere, because a deployment that
-gets nothing can never show that it has recovered.
+Load is work in hand divided by the limit. A unit counts as soon as it is assigned, so that one deployment does not get
+a whole page. Randomness comes in as numbers: it breaks ties, and sends a small share of units elsewhere, because a
+deployment that gets no calls can never show that it has recovered.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 EXPLORED = 0.05
-"""Share of the units that go to another deployment than the best, where one has room."""
+"""The share of units that go to another deployment than the best one, if one has room."""
 TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One deployment as it stands. `in_hand` are open calls and units assigned, `limit` is at least 1; a `broken` one
-    makes no calls for now."""
+    """The present state of one deployment. `in_hand` counts open calls and assigned units, `limit` is at least 1; a
+    `broken` one makes no calls for now."""
 
     success_rate: float
     in_hand: float
@@ -36,7 +36,8 @@ class Candidate:
 
 
 class Choice(NamedTuple):
-    """`score` is the chosen deployment's at that moment; `elsewhere` tells that another one could have been taken."""
+    """The index of the chosen deployment and its score at that moment; `elsewhere` tells that another one could have
+    been chosen."""
 
     deployment: int
     score: float
@@ -44,10 +45,10 @@ class Choice(NamedTuple):
 
 
 def choose(candidates: Sequence[Candidate], draw: float) -> Choice:
-    """One of the candidates, by its place. `draw` is chance in [0, 1).
+    """Choose one of the candidates. `draw` is a random number in [0, 1).
 
     Rules: a broken one only if all are; in `EXPLORED` of the draws one of those with room that are not the best, if
-    there is any; else the best, among equals the one that the draw names.
+    there is any; else the best, and among equals the one that the draw selects.
     """
     usable = [n for n, candidate in enumerate(candidates) if not candidate.broken] or list(range(len(candidates)))
     elsewhere = sum(not candidate.broken for candidate in candidates) > 1
@@ -62,7 +63,7 @@ def choose(candidates: Sequence[Candidate], draw: float) -> Choice:
 
 
 def assign(candidates: Sequence[Candidate], draws: Iterable[float]) -> list[Choice]:
-    """A choice for each draw, in order, each counted at once."""
+    """Make a choice for each draw, in order; each choice counts for the next ones."""
     now, choices = list(candidates), []
     for draw in draws:
         choice = choose(now, draw)

@@ -1,4 +1,4 @@
-"""A criterion of the rubric, as a job or a rubric's file brings it."""
+"""A criterion of the rubric, as a job or a rubric file defines it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ class Dimension(Strict):
 
     @property
     def rubric(self) -> str:
-        """A digest of all that tells a judge how to score: equal for equal rubrics."""
+        """A digest of everything that tells a judge how to score; equal for equal rubrics."""
         told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"})
         return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod
     def _level_keys(cls, data: Any) -> Any:
-        """JSON has only text keys: {"1": "..."} means level 1. A level may be `{means: ..., examples: [...]}`. Of a
-        scale with labels, the keys are labels."""
+        """Convert the keys of levels and examples to scores.
+
+        JSON has only text keys: {"1": "..."} means level 1, and keys of a scale with labels are labels. A level may
+        also be `{means: ..., examples: [...]}`.
+        """
         if not isinstance(data, dict):
             return data
         given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
@@ -72,7 +75,7 @@ class Dimension(Strict):
 
 
 def _readable(scale: Any) -> Scale | None:
-    """The scale, or None where it is wrong, which is said of it elsewhere."""
+    """Return the scale, or None if it is invalid, which its own field reports."""
     if scale is None or isinstance(scale, Scale):
         return scale
     try:
@@ -82,7 +85,7 @@ def _readable(scale: Any) -> Scale | None:
 
 
 def _by_score(name: str, given: dict[Any, Any], scale: Scale | None) -> dict[Any, Any]:
-    """What texts that are whole numbers, or labels of the scale, mean."""
+    """Return the table with keys that are whole numbers, or labels of the scale, replaced by scores."""
     found = {}
     for key, value in given.items():
         score = _score(name, key, scale)

@@ -1,4 +1,4 @@
-"""What went wrong in a job, in a bounded space: each kind of error with its reasons and examples."""
+"""The errors of a job in bounded space: each kind with its reasons and examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_EXAMPLE_LENGTH = 500
 
 
 class ErrorReason(BaseModel):
-    """How many errors of a kind say the same, and where the first was."""
+    """How many errors of a kind have the same message, and where the first one occurred."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -29,17 +29,17 @@ class ErrorReason(BaseModel):
 
     @property
     def text(self) -> str:
-        """The message, with the HTTP status before it unless the message names that."""
+        """The message, preceded by the HTTP status unless the message names it."""
         if self.status_code is None or re.search(rf"\bstatus {self.status_code}\b", self.message):
             return self.message
         return f"{self.status_code} {self.message}"
 
 
 class ErrorGroup(BaseModel):
-    """All errors of one kind, messages cut to `MAX_EXAMPLE_LENGTH` characters.
+    """All errors of one kind, with messages cut to `MAX_EXAMPLE_LENGTH` characters.
 
-    `reasons` are what they say, most frequent first: of more than `MAX_REASONS`, those that came first. `examples` are
-    the first few, so that each reason has some.
+    `reasons` are the distinct messages, most frequent first; beyond `MAX_REASONS`, those that came first are kept.
+    `examples` are the first few, chosen so that each reason has some.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -51,7 +51,7 @@ class ErrorGroup(BaseModel):
 
 
 class ErrorTally:
-    """Gathers the errors of one kind; bounded, whatever comes."""
+    """Gathers the errors of one kind in bounded memory."""
 
     def __init__(self) -> None:
         self.examples: list[EvaluationError] = []
@@ -69,7 +69,7 @@ class ErrorTally:
             self.examples.append(error)
 
     def told(self) -> list[ErrorReason]:
-        """The reasons, the most frequent first."""
+        """Return the reasons, most frequent first."""
         return [
             ErrorReason(
                 status_code=status, message=message, count=count, judge=self._first[status, message].judge,

@@ -1,9 +1,9 @@
-"""Which judges of a panel are asked: the next one only while the outcome can still change.
+"""Which judges of a panel are called: the next one only while the outcome can still change.
 
-An outcome is settled if it is the same whatever the judges who are left say, and however many of them answer at all.
-So it is the full panel's, also where a judge who was left out would have failed. Only a difference and an uncertainty
-(`Escalation`) are choices instead of a certainty. The same decisions as app/statistics/escalation.py, for one item at a
-time.
+An outcome is settled if it is the same whatever scores the remaining judges give, and however many of them answer at
+all. It is then the full panel's outcome, even if a skipped judge would have failed. Only a difference and an
+uncertainty (`Escalation`) trade accuracy for calls. app/statistics/escalation.py makes the same decisions for whole
+arrays; this module makes them for one item at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dicast.app.domain.plan import Unit
 from dicast.app.domain.scale import Scale
 
 FIRST = 2
-"""So many judges are asked before their difference counts."""
+"""How many judges are called before their difference counts."""
 NO_ERRORS: Mapping[str, float] = {}
 
 
@@ -33,8 +33,10 @@ def settled(
     scale: Scale,
     errors: Mapping[str, float] = NO_ERRORS,
 ) -> bool:
-    """Whether none of the judges who are `left` is needed, after the scores `given` by others. An uncertainty is held
-    against the standard `errors` of all who were asked, also of those without a score."""
+    """Whether none of the judges in `left` is needed, after the scores that others have given.
+
+    An uncertainty is compared with the standard `errors` of all judges called so far, including those without a score.
+    """
     if not left:
         return True
     if not given:
@@ -56,32 +58,37 @@ def settled(
 
 
 def standard_error(answers: Sequence[float]) -> float:
-    """Of the mean of one judge's answers to one question, from how far they lie apart; fewer than two do not show it,
-    and it is infinite then."""
+    """Return the standard error of the mean of one judge's answers to one question; infinite for fewer than two
+    answers, which show no spread."""
     return stdev(answers) / sqrt(len(answers)) if len(answers) >= SPREAD_LEAST else inf
 
 
 def _error_of_mean(rule: PanelRule, errors: Mapping[str, float]) -> float:
-    """Of the mean of several judges' scores, weighted where the rule has weights, from each one's standard error."""
+    """Return the standard error of the mean of several judges' scores, weighted if the rule has weights, from each
+    judge's own."""
     weights = rule.given_weights or dict.fromkeys(errors, 1.0)
     total = sum(weights[judge] for judge in errors)
     return hypot(*(weights[judge] * error for judge, error in errors.items())) / total if total else inf
 
 
 def _answering(rule: PanelRule, left: int) -> Sequence[int]:
-    """How many of those left may answer. Of a weighted mean over a threshold on the scale the ends suffice: each answer
-    at an end of the scale moves it to that end."""
+    """Return how many of the remaining judges may answer.
+
+    For a weighted mean with a threshold the two extremes suffice: each answer at an end of the scale moves the mean to
+    that end.
+    """
     return (0, left) if rule.combine == "weighted" else range(left + 1)
 
 
 def _commonest_stays(scores: Sequence[float], left: int) -> bool:
-    """Whether the commonest score stays the only commonest one, whatever the `left` judges say."""
+    """Whether the commonest score stays the only commonest one, whatever the remaining judges say."""
     counts = [count for _, count in Counter(scores).most_common(2)]
     return counts[0] > (counts[1] if len(counts) > 1 else 0) + left
 
 
 def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
-    """After how many judges, asked in this order, the outcome can be settled at the soonest; at least 1."""
+    """Return the smallest number of judges, called in this order, after which the outcome can be settled; at
+    least 1."""
     for asked in range(1, len(judges)):
         for end in (scale.min, scale.max):
             given, errors = (dict.fromkeys(judges[:asked], value) for value in (float(end), 0.0))
@@ -91,14 +98,16 @@ def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
 
 
 def always_asked(rule: PanelRule, judges: Sequence[str], ends: tuple[int, int]) -> Sequence[str]:
-    """The judges who are asked about everything, whatever is said; `ends` are those of the scale."""
+    """Return the judges that are called about every item; `ends` are the ends of the scale."""
     return judges if rule.escalate is None else judges[: earliest(rule, judges, Scale(min=ends[0], max=ends[1]))]
 
 
 def stages_of(job: EvaluationJob) -> list[int]:
-    """The stage of each agent: one is asked when all units of the earlier stages have ended. A chief comes behind all
-    others. Else all are of stage 0 where nothing escalates; where something does, those without whom nothing can be
-    settled, and each other one has a stage of its own."""
+    """Return the stage of each agent: an agent is called when all units of earlier stages have ended.
+
+    A chief comes after all others. Otherwise all agents are in stage 0 if no dimension escalates; if one does, the
+    judges without whom nothing can be settled are in stage 0, and each further judge has a stage of its own.
+    """
     names = [agent.name for agent in job.agents]
     if job.chief is not None:
         return [int(name == job.chief) for name in names]
@@ -110,8 +119,8 @@ def stages_of(job: EvaluationJob) -> list[int]:
 
 
 def is_audited(rule: PanelRule, item_id: str) -> bool:
-    """Whether all judges are asked about an item, whatever the first ones say: always the same, and as good as by
-    chance."""
+    """Whether all judges are called about an item, whatever the first ones say. The choice is pseudo-random, and always
+    the same for an item."""
     if rule.escalate is None or rule.escalate.audit is None:
         return False
     lot = int.from_bytes(blake2b(item_id.encode(), digest_size=8, person=b"audit").digest())
@@ -119,10 +128,13 @@ def is_audited(rule: PanelRule, item_id: str) -> bool:
 
 
 def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit, item_id: str) -> bool:
-    """Whether a unit is to be judged, now that all of the earlier stages have ended for its item. A judge's replicates
-    count by their mean, or the commonest of labels without an order; what it said of a pair in both orders counts as in
-    the panel's score. Judges without any score are absent. For an uncertainty each round is an answer of its own, so a
-    judge whose preference turns with the order is uncertain, as is one who was asked and has no score."""
+    """Whether a unit is to be judged, now that all earlier stages have ended for its item.
+
+    A judge's replicates count by their mean, or by the commonest of labels without an order; preferences given in both
+    orders count as in the panel's score. Judges without any score are absent. For an uncertainty each round is an
+    answer of its own, so a judge whose preference changes with the order is uncertain, and so is one that was called
+    and has no score.
+    """
     dimension, stage = job.dimensions[unit.dimension], stages[unit.agent]
     rule = job.panel_of(dimension)
     if stage == 0 or rule.escalate is None or is_audited(rule, item_id):

@@ -1,7 +1,7 @@
-"""Why one call failed, and what is recorded when a unit ends without a score.
+"""Why a call failed, and what is recorded when a unit ends without a score.
 
-`FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a single call.
-`ErrorKind` (app/domain/opinion.py) is the coarser word that is recorded for the unit.
+`FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a single call. `ErrorKind`
+(app/domain/opinion.py) is the coarser kind that is recorded for the unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dicast.app.domain.opinion import ErrorKind
 
 
 class FailureKind(StrEnum):
-    """Why one call brought no usable answer."""
+    """The reason why one call returned no usable answer."""
 
     RATE_LIMITED = "rate_limited"  # 429: this account's limit
     OVERLOADED = "overloaded"  # 529: the provider is overloaded for everybody
@@ -26,13 +26,13 @@ class FailureKind(StrEnum):
 
 
 RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
-"""The pool's fault and not the unit's: they spend the requeue budget instead of an attempt."""
+"""Failures that are the pool's fault and not the unit's: they spend the requeue budget instead of an attempt."""
 
 TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED})
-"""Asking again cannot help."""
+"""Failures after which another call cannot help."""
 
 UNCERTAIN = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.INTERNAL})
-"""The provider may have answered, and charged for it. An error status is taken as not charged."""
+"""Failures after which the provider may have answered, and charged for it. An error status is taken as not charged."""
 
 _RECORDED_AS = {
     FailureKind.RATE_LIMITED: ErrorKind.RATE_LIMITED,
@@ -48,5 +48,5 @@ _RECORDED_AS = {
 
 
 def error_kind(failure: FailureKind) -> ErrorKind:
-    """The kind of error that is recorded for a unit whose last call failed like this."""
+    """Return the kind of error recorded for a unit whose last call failed with `failure`."""
     return _RECORDED_AS[failure]

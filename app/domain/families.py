@@ -1,4 +1,4 @@
-"""Whose model is it? Families of models by their names, as they are commonly written."""
+"""Families of models, recognised by their names as these are commonly written."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def family_of(name: str, named: Mapping[str, str] | None = None) -> str | None:
 
 
 def _at_word(words: re.Pattern[str], part: str) -> re.Match[str] | None:
-    """The first of these words that begins where a word does."""
+    """Return the first match of the pattern that begins at the start of a word."""
     return next((m for m in words.finditer(part) if m.start() == 0 or not part[m.start() - 1].isalpha()), None)

@@ -1,4 +1,4 @@
-"""The fields that jobs are made of: ids, texts, metadata, each with its rule."""
+"""The field types that jobs are made of: ids, texts and metadata, each with its validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]*")
 
 
 def printable_text(value: str) -> str:
-    """Ids are shown in logs, tables and pages: no control, format or surrogate characters."""
+    """Validate an id, which is shown in logs, tables and pages: no control, format or surrogate characters."""
     for char in value:
         if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn"}:
             raise ValueError(f"contains the unprintable character U+{ord(char):04X}")
@@ -28,12 +28,12 @@ def printable_text(value: str) -> str:
 
 
 def _named(value: Any) -> Any:
-    """Files of items number their rows, and YAML reads `id: 1` as a number: both mean the text."""
+    """Convert a whole number to text: item files number their rows, and YAML reads `id: 1` as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _counted(value: Any) -> Any:
-    """YAML reads `version: 1` and `version: 2.1` as numbers."""
+    """Convert a number to text: YAML reads `version: 1` and `version: 2.1` as numbers."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -44,7 +44,7 @@ def _not_blank(value: str) -> str:
 
 
 def _job_id(value: str) -> str:
-    """A job id names a folder and a Celery task, so its alphabet is closed."""
+    """Validate a job id, which names a folder and a Celery task and so has a closed alphabet."""
     if not _JOB_ID.fullmatch(value):
         raise ValueError("may hold only letters, digits, '.', '_' and '-', and starts with a letter or digit")
     return value
@@ -65,7 +65,7 @@ def _label(value: str) -> str:
 
 
 def _writable(value: dict[str, Any]) -> dict[str, Any]:
-    """What JSON cannot say would otherwise be found out only when the job is stored."""
+    """Reject what JSON cannot express, which would otherwise fail only when the job is stored."""
     try:
         orjson.dumps(value)
     except TypeError as error:  # half a character, a whole number of more than 64 bits, or deeper than 254

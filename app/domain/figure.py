@@ -1,4 +1,4 @@
-"""A value with its interval, as plain data, or why it cannot be said."""
+"""A value with its interval as plain data, or the reason why it cannot be given."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Figure(BaseModel):
-    """A value and its interval, by `method` and from `items` items; or `reason`, which continues the sentence "cannot
-    be said, because ...", and nothing else."""
+    """A value with its interval, computed by `method` from `items` items; or only a `reason`, which continues the
+    sentence "cannot be said, because ..."."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -28,5 +28,5 @@ class Figure(BaseModel):
 
     @classmethod
     def unknown(cls, reason: str) -> Self:
-        """It cannot be said."""
+        """Return a figure without a value."""
         return cls(reason=reason)

@@ -1,4 +1,4 @@
-"""What is found when two runs are compared, and when a panel is looked for, as plain data."""
+"""The results of comparing two runs and of searching for a panel, as plain data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ class _Plain(BaseModel):
 
 
 class JudgeShift(_Plain):
-    """How far one judge's scores of a dimension moved from the first run to the second, over the items of both; `p` is
-    corrected by Holm for all shifts. `only_first` and `only_second` count items with a score in one run alone."""
+    """The shift of one judge's scores of a dimension from the first run to the second, over the items of both runs.
+
+    `p` is corrected by Holm for all shifts. `only_first` and `only_second` count items that have a score in one run
+    alone.
+    """
 
     dimension: str
     judge: str
@@ -26,7 +29,7 @@ class JudgeShift(_Plain):
 
 
 class MovedItem(_Plain):
-    """One of the items that moved most, with what the judge said in each run."""
+    """One of the items that moved most, with the judge's score and argument in each run."""
 
     item_id: str
     dimension: str
@@ -38,9 +41,12 @@ class MovedItem(_Plain):
 
 
 class RunsCompared(_Plain):
-    """Two runs over the same items, paired by item, dimension and judge; `forced` names what differs between them, and
-    `spared` the judges whom an escalating panel did not ask everywhere in one of them: their shifts are of the items
-    that both runs asked them about, no sample of all."""
+    """Two runs over the same items, paired by item, dimension and judge.
+
+    `forced` names what differs between them, and `spared` the judges whom an escalating panel skipped for some items in
+    one of the runs: their shifts cover only the items that both runs called them about, which are no sample of all
+    items.
+    """
 
     first: str
     second: str
@@ -51,18 +57,19 @@ class RunsCompared(_Plain):
 
     @property
     def spared_told(self) -> str | None:
-        """The same in a sentence."""
+        """A sentence on the judges in `spared`, or None if there is none."""
         if not self.spared:
             return None
         return (
-            f"Not asked everywhere, for those before had decided: {', '.join(self.spared)}. How far they moved is told "
-            "of the items that both runs asked them about, which are no sample of all."
+            "Not asked about all items, because earlier judges had settled the outcome: "
+            f"{', '.join(self.spared)}. Their shifts cover only the items that both runs asked them about, which are "
+            "no sample of all items."
         )
 
 
 class PanelOption(_Plain):
-    """A panel on the front: no cheaper one agrees as much. `agreement` is measured on items that had no say in choosing
-    it, `apparent` on those that had."""
+    """A panel on the Pareto front: no cheaper one agrees as much. `agreement` is measured on items that had no part in
+    choosing it, `apparent` on those that had."""
 
     judges: list[str]
     combination: str
@@ -72,9 +79,12 @@ class PanelOption(_Plain):
 
 
 class PanelFront(_Plain):
-    """Which panel is the cheapest that is good enough, in one dimension. `person` is what a person reaches; `enough` is
-    the cheapest panel that reaches what was wished for. `reason` says why there is none, or no front. Of an escalating
-    panel, the `audited` items alone are looked at, on which all judges were asked."""
+    """The cheapest panel that is good enough in one dimension.
+
+    `person` is what a person reaches; `enough` is the cheapest panel that reaches the agreement asked for. `reason`
+    says why there is none, or no front. For an escalating panel only the `audited` items count, about which all judges
+    were called.
+    """
 
     dimension: str
     measure: Literal["pearson", "spearman"]
@@ -91,7 +101,7 @@ class PanelFront(_Plain):
 
 
 class NotCalibrated(_Plain):
-    """Why there is no map from a judge's scores in a dimension to people's."""
+    """The reason why there is no map from a judge's scores in a dimension to people's."""
 
     judge: str
     dimension: str

@@ -1,7 +1,7 @@
-"""Digests of what a score depends on beside the item: who judged, on which model, and how it was asked.
+"""Digests of what a score depends on besides the item: the judge, the model, and the prompt.
 
-A dimension's own digest is `Dimension.rubric`. Equal digests mean equal wording; another one says that scores may be
-of another kind, as a calibration has to know.
+A dimension's own digest is `Dimension.rubric`. Equal digests mean equal wording; a different digest means that scores
+may not be comparable, which a calibration has to know.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _PICTURE = {"images": [{"image": "https://example.org/image.png", "description":
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits, equal for equal plain data."""
+    """Return 16 hexadecimal digits, equal for equal plain data."""
     return hashlib.sha256(to_json(value)).hexdigest()[:16]
 
 
 def judge_digest(agent: Agent) -> str:
-    """Of what makes a judge beside his model: name, persona and temperature."""
+    """Return the digest of what defines a judge besides its model: name, persona and temperature."""
     return digest([agent.name, agent.persona, agent.temperature])
 
 
 def model_digest(model: str) -> str:
-    """Of the models that a judge is asked on, as `ReportAgent.model` names them."""
+    """Return the digest of the models that a judge is called on, as `ReportAgent.model` names them."""
     return digest(model)
 
 
 def panel_digest(judges: Sequence[str], rule: Any) -> str:
-    """Of a whole panel: its judges' digests in their order, and how their scores become one."""
+    """Return the digest of a whole panel: its judges' digests in order, and how their scores are combined."""
     return digest([list(judges), rule])
 
 
 def prompt_digest(job: EvaluationJob) -> str:
-    """Of the words in which this version of Dicast asks a judge of this job about items of its kinds, without rubric
-    and persona, which have digests of their own."""
+    """Return the digest of the prompts that this version of Dicast sends to a judge of this job for items of its kinds,
+    without rubric and persona, which have digests of their own."""
     asked = job.agents[0].model_copy(update={"persona": "", "max_tokens": 1024})
     told: list[Any] = []
     for item in _shown(job):
@@ -65,13 +65,13 @@ def prompt_digest(job: EvaluationJob) -> str:
 
 
 def template_digest(job: EvaluationJob) -> str:
-    """Of the templates by which the judges of this job are shown the material; '' without any."""
+    """Return the digest of the templates by which this job's judges are shown the material; '' without any."""
     templates = _templates(job)
     return digest(templates) if templates else ""
 
 
 def _templates(job: EvaluationJob) -> list[Any]:
-    """The job's, and those of its judges and dimensions by their names."""
+    """Return the job's template, and those of its judges and dimensions by name."""
     agents = {agent.name: agent.template for agent in job.agents if agent.template is not None}
     dimensions = {d.id: d.template for d in job.dimensions if d.template is not None}
     if agents or dimensions:
@@ -80,7 +80,8 @@ def _templates(job: EvaluationJob) -> list[Any]:
 
 
 def _shown(job: EvaluationJob) -> Iterator[Item]:
-    """An item of each kind that the job has, where it has images the same with one, and each as a chief is shown it."""
+    """Yield an item of each kind that the job has, with an image as well if its items have images, and each as a chief
+    is shown it if there is one."""
     for kind in job.item_kinds or ["text"]:
         for pictures in [{}] if job.item_images == "none" else [{}, _PICTURE]:
             item = Item.model_validate({**_COMMON, **_SHOWN[kind], **pictures})

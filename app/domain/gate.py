@@ -1,4 +1,4 @@
-"""A job's gate: the thresholds that its results must pass, and what became of each."""
+"""A job's gate: the thresholds that its results must pass, and the result of each check."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dicast.app.domain.printable import meant
 
 MAX_CHECKS = 200
 LEVEL = 0.05
-"""Below this a p-value proves a loss."""
+"""The significance level: a p-value below this proves a loss."""
 
 
 def _share(value: Any) -> Any:
-    """`1%` is 0.01."""
+    """Convert a percentage or a number written as text, `1%`, to a share, 0.01."""
     percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
     if percent:
         return float(percent[1]) / 100
@@ -29,7 +29,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator
 
 
 class JobGate(Strict):
-    """What a job's results must reach. Empty, it lets everything pass."""
+    """The thresholds that a job's results must reach. An empty gate lets everything pass."""
 
     fail_under: dict[Id, Finite] = Field(
         default_factory=dict, max_length=MAX_CHECKS, description="dimension -> the least mean of the panel's scores"
@@ -61,14 +61,15 @@ class JobGate(Strict):
 
     @property
     def asks(self) -> bool:
-        """Whether it demands anything."""
+        """Whether the gate has any threshold."""
         return bool(
             self.fail_under or self.max_errors is not None or self.not_worse_than is not None
             or self.min_agreement is not None or self.calibrated
         )  # fmt: skip
 
     def check_dimensions(self, scales: dict[str, tuple[float, float]], nominal: Collection[str] = ()) -> None:
-        """Raises ValueError for a threshold of a dimension that there is not, that has no mean, or off its scale."""
+        """Raise ValueError for a threshold on a dimension that does not exist or has no mean, or that lies off its
+        scale."""
         for name, least in self.fail_under.items():
             if name not in scales:
                 known = f"{', '.join(scales)}{meant(name, scales)}"
@@ -81,7 +82,7 @@ class JobGate(Strict):
 
 
 class Check(BaseModel):
-    """One demand and what became of it. `passed` None: it cannot be told, and `told` says why. `value`, `low` and
+    """One threshold and its result. If `passed` is None it cannot be decided, and `told` says why. `value`, `low` and
     `high` are what was measured, `bound` what was demanded."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -99,7 +100,7 @@ class Check(BaseModel):
 
 
 class GateVerdict(BaseModel):
-    """What a gate says of a finished job."""
+    """The result of a gate on a finished job."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -108,6 +109,6 @@ class GateVerdict(BaseModel):
 
     @property
     def passed(self) -> bool | None:
-        """True if all passed; None if none failed and some cannot be told."""
+        """True if all checks passed; None if none failed and some cannot be decided."""
         found: Collection[bool | None] = [check.passed for check in self.checks]
         return False if False in found else None if None in found else True

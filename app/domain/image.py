@@ -1,7 +1,7 @@
-"""Images that belong to items: what a job may say of one, and what is known of one that is kept.
+"""Images that belong to items: what a job may say about one, and what is stored about one.
 
-A file or a data URL is kept once in the job's folder when the job starts, under the digest of its bytes, and the item
-then has the digest in its place. An address is handed to the provider as it is; nothing here ever fetches one.
+A file or a data URL is stored once in the job's folder when the job starts, under the digest of its bytes, and the item
+then holds the digest in its place. A URL is passed to the provider unchanged; nothing here ever fetches one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from dicast.app.domain.text import shown
 from dicast.errors import DicastError
 
 MAX_IMAGES = 20
-"""Of one item, those of its messages included."""
+"""The most images of one item, those of its messages included."""
 MAX_IMAGE_BYTES = 5_000_000
-"""Of one image, as Anthropic's API takes it: https://platform.claude.com/docs/en/build-with-claude/vision."""
+"""The most bytes of one image, the limit of Anthropic's API:
+https://platform.claude.com/docs/en/build-with-claude/vision."""
 MAX_CALL_BYTES = 20_000_000
-"""Of an item's images together: in base64 they stay below the 32 MB that its requests may have."""
+"""The most bytes of an item's images together: in base64 they stay below the 32 MB limit on requests."""
 MAX_ADDRESS_CHARS = 2000
 UNKNOWN_TOKENS = 1600
-"""Of an image whose size is unknown; neither of the two rules of `image_tokens` gives more."""
+"""The tokens assumed for an image of unknown size; neither of the two rules of `image_tokens` gives more."""
 KEPT = "sha256:"
 
 Detail = Literal["low", "high", "auto"]
@@ -42,7 +43,7 @@ _KEPT = re.compile(rf"{KEPT}[0-9a-f]{{64}}")
 
 
 class ImageError(DicastError, ValueError):
-    """An image that cannot be used; the message names item, field, bound and value."""
+    """An image cannot be used. The message names item, field, bound and value."""
 
     problem = "invalid-job"
 
@@ -66,7 +67,7 @@ def _reference(value: str) -> str:
 
 
 class KeptImage(Strict):
-    """What is known of an image that a job's folder holds. `width` and `height` are in pixels."""
+    """Facts about an image that is stored in a job's folder. `width` and `height` are in pixels."""
 
     type: MediaType
     bytes: int
@@ -76,7 +77,7 @@ class KeptImage(Strict):
 
 
 class Image(Strict):
-    """One image of an item. A text alone is its `image`."""
+    """One image of an item. A bare text is short for its `image`."""
 
     image: Annotated[str, StringConstraints(min_length=1), AfterValidator(_reference)] = Field(
         description="a file, data:image/png;base64,... or an address, which the provider fetches"
@@ -92,7 +93,7 @@ class Image(Strict):
 
     @property
     def form(self) -> ImageForm:
-        """How it is given."""
+        """How the image is given."""
         if self.image.startswith("data:"):
             return "data"
         if self.image.startswith(KEPT):
@@ -101,7 +102,7 @@ class Image(Strict):
 
     @property
     def data(self) -> bytes:
-        """Of a data URL, the bytes. Raises ValueError."""
+        """The bytes of a data URL. Raises ValueError."""
         found = _DATA.match(self.image)
         assert found is not None
         coded = self.image[found.end() :]
@@ -114,7 +115,7 @@ class Image(Strict):
 
 
 def examined(data: bytes, name: str | None = None) -> KeptImage:
-    """What the bytes of an image say of it. Raises ValueError for what is none, or too large."""
+    """Return the type and size of an image from its bytes. Raises ValueError if they are no image, or too large."""
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"an image holds at most {MAX_IMAGE_BYTES} bytes, got {len(data)}")
     kind = media_type(data)
@@ -123,7 +124,7 @@ def examined(data: bytes, name: str | None = None) -> KeptImage:
 
 
 def media_type(head: bytes) -> MediaType:
-    """By the first bytes (16 suffice), whatever its name says. Raises ValueError."""
+    """Return the media type by the first bytes (16 suffice), whatever the file's name says. Raises ValueError."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -136,7 +137,7 @@ def media_type(head: bytes) -> MediaType:
 
 
 def _size(data: bytes, kind: MediaType) -> tuple[int, int] | None:
-    """Width and height, as its header has them; None where it is cut or odd."""
+    """Return width and height from the header; None if it is truncated or inconsistent."""
     try:
         found: tuple[int, int] | None
         if kind == "image/png":
@@ -151,7 +152,7 @@ def _size(data: bytes, kind: MediaType) -> tuple[int, int] | None:
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
-    """From its frame header (ITU T.81, B.2.2): the first of the markers C0 to CF that is no table."""
+    """Read the frame header (ITU T.81, B.2.2): the first of the markers C0 to CF that is no table."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
@@ -167,7 +168,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _size_of_webp(data: bytes) -> tuple[int, int] | None:
-    """From its first chunk: https://developers.google.com/speed/webp/docs/riff_container, RFC 6386 and RFC 9649."""
+    """Read the first chunk: https://developers.google.com/speed/webp/docs/riff_container, RFC 6386 and RFC 9649."""
     chunk = data[12:16]
     if chunk == b"VP8X":
         return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
@@ -208,14 +209,14 @@ def _tiles(pixels: float) -> int:
 
 
 def named(image: Image, place: str) -> str:
-    """How a person finds it again: its file's name, its address, or its place."""
+    """Return a name by which a person can identify the image: its file's name, its URL, or `place`."""
     if image.kept is not None and image.kept.name:
         return image.kept.name
     return shown(image.image, 200) if image.form in ("address", "file") else place
 
 
 def told(images: Sequence[Image]) -> list[str]:
-    """A line for each: its name, type and size, as far as they are known."""
+    """Return a line for each image: its name, type and size, as far as they are known."""
     lines = []
     for number, image in enumerate(images, 1):
         kept = image.kept

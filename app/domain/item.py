@@ -1,4 +1,4 @@
-"""What is judged: items, and the files that hold them or what people said of them."""
+"""What is judged: items, and the files that hold them or people's ratings of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dicast.app.domain.told_opinion import ToldOpinion
 
 ItemKind = Literal["text", "pair", "conversation", "candidates"]
 Judged = Literal["last_answer", "conversation"]
-"""What of a conversation is judged: its last message, which the others lead up to, or all of it."""
+"""Which part of a conversation is judged: its last message, with the others as context, or all of it."""
 
 AskedKind = Literal["text", "pair", "last_answer", "conversation"]
-"""As what an item is judged: each is asked about in other words."""
+"""The kinds of items that are prompted for in different words."""
 
 FORMS: dict[ItemKind, set[str]] = {
     "text": {"text"}, "pair": {"text_a", "text_b"}, "conversation": {"messages"}, "candidates": {"candidates"}
 }  # fmt: skip
-"""The fields that an item of each kind has, and no other of these."""
+"""The fields that an item of each kind has; it has no other of these fields."""
 WANTED = "must have text, text_a and text_b, messages or candidates"
 MAX_CANDIDATES = 1000
 LIST_ID_CHARS = MAX_ID_LENGTH - 20
-"""Most characters of a list's id: its pairs' ids begin with it."""
+"""The most characters of a list's id: its pairs' ids begin with it."""
 
 
 class RankedText(Strict):
@@ -38,7 +38,7 @@ class RankedText(Strict):
 
 
 class Item(Strict):
-    """What is judged: one text, two texts to compare, a conversation, or candidates to rank."""
+    """One thing to judge: a text, two texts to compare, a conversation, or candidates to rank."""
 
     id: Id
     text: Text | None = Field(default=None, description="the output that is judged")
@@ -64,21 +64,21 @@ class Item(Strict):
 
     @property
     def kind(self) -> ItemKind:
-        """What sort of thing is judged."""
+        """The kind of the item."""
         if self.text is not None:
             return "text"
         return next(kind for kind, fields in FORMS.items() if all(getattr(self, name) is not None for name in fields))
 
     @property
     def asked_as(self) -> AskedKind:
-        """As what it is judged; lists of candidates are as pairs."""
+        """The kind as which it is judged; lists of candidates are judged as pairs."""
         if self.messages is not None:
             return self.judged
         return "text" if self.text is not None else "pair"
 
     @property
     def output(self) -> str:
-        """What is judged, as one text: of a pair both, of a conversation what `judged` says."""
+        """The judged text: both texts of a pair, and of a conversation the part that `judged` selects."""
         if self.messages is not None:
             turns = self.messages if self.judged == "conversation" else self.messages[-1:]
             return "\n".join(turn.content for turn in turns if turn.content)
@@ -86,14 +86,14 @@ class Item(Strict):
 
     @property
     def all_images(self) -> tuple[Image, ...]:
-        """Its own and those of its messages, in the order in which a judge is shown them."""
+        """The images of the item and of its messages, in the order in which a judge is shown them."""
         if self.images is None and self.messages is None:
             return ()
         return (*(self.images or ()), *(image for turn in self.messages or () for image in turn.images or ()))
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that a judge reads of it, the empty left out."""
+        """All texts of the item that a judge reads, without empty ones."""
         if self.text is not None and self.images is None and self.opinions is None:
             return tuple([text for text in (self.text, self.prompt, self.reference) if text])
         told = (text for one in self.opinions or () for text in (one.said, one.argument))
@@ -107,16 +107,16 @@ class Item(Strict):
 
     @property
     def text_bytes(self) -> int:
-        """Of its texts in UTF-8."""
+        """The size of its texts in UTF-8."""
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in self.texts)
 
     @property
     def stored_bytes(self) -> int:
-        """About what it takes to keep: its texts, and images that came as data."""
+        """The approximate size of the item in the store: its texts, and images given as data."""
         return self.text_bytes + sum(len(image.image) for image in self.all_images)
 
     def with_images(self, change: Callable[[Image], Image]) -> Self:
-        """The item with each image changed, one after the other."""
+        """Return the item with `change` applied to each image in order."""
         if not self.all_images:
             return self
         own = self.images and [change(image) for image in self.images]
@@ -127,17 +127,20 @@ class Item(Strict):
         return self.model_copy(update={"images": own, "messages": turns})
 
     def without(self, names: Set[str]) -> Self:
-        """The item without this metadata."""
+        """Return the item without the metadata called `names`."""
         if not names or names.isdisjoint(self.metadata):
             return self
         return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
 
     def turned(self) -> Self:
-        """The pair in the other order."""
+        """Return the pair with its texts swapped."""
         return self.model_copy(update={"text_a": self.text_b, "text_b": self.text_a})
 
     def model_post_init(self, _: Any) -> None:
-        """One kind of item; by a validator's name, pydantic would tell mistakes in other words."""
+        """Check that the item is of exactly one kind.
+
+        It is not a validator because pydantic would word the errors differently.
+        """
         given = [name for fields in FORMS.values() for name in sorted(fields) if getattr(self, name) is not None]
         if set(given) not in FORMS.values():
             raise ValueError(f"{WANTED}, got {' and '.join(given) or 'none of them'}")
@@ -155,7 +158,7 @@ class Item(Strict):
 
 
 def _check_candidates(item_id: str, candidates: list[RankedText]) -> None:
-    """Raises ValueError for two of one id, and for an id that leaves its pairs none."""
+    """Raise ValueError for two candidates of one id, and for an item id that leaves no room for its pairs' ids."""
     if len(item_id) > LIST_ID_CHARS:
         raise ValueError(f"id: of a list of candidates has at most {LIST_ID_CHARS} characters, got {len(item_id)}")
     seen: set[str] = set()
@@ -166,7 +169,7 @@ def _check_candidates(item_id: str, candidates: list[RankedText]) -> None:
 
 
 def _check_answer(last: Turn) -> None:
-    """Raises ValueError for a last message that is no answer."""
+    """Raise ValueError if the last message is no answer."""
     if last.role.strip().lower() in ASKING:
         raise ValueError(
             f"messages: the last answer is judged, and the last message is by {last.role!r}; end with the answer, or "
@@ -177,7 +180,7 @@ def _check_answer(last: Turn) -> None:
 
 
 class ItemSource(Strict):
-    """Items that lie in a file, which every planning worker must be able to read."""
+    """A file of items, which every planning worker must be able to read."""
 
     path: str = Field(min_length=1)
     format: Literal["jsonl", "csv", "tsv", "parquet"] | None = Field(default=None, description="None: by its ending")
@@ -202,10 +205,10 @@ class ItemSource(Strict):
 
 
 class RatingSource(Strict):
-    """Ratings by people: in a file of their own, or in columns beside the items. No judge is shown any of them.
+    """Ratings by people, in a file of their own or in columns beside the items. They are never shown to a judge.
 
-    Long form has a row a rating, with the columns named by `item_field`, `dimension_field`, `rater_field` and
-    `score_field`. In wide form `columns` names each dimension's column, or one column for each rater of a dimension.
+    In long form each row is a rating, with the columns named by `item_field`, `dimension_field`, `rater_field` and
+    `score_field`. In wide form `columns` names the column of each dimension, or one column per rater of a dimension.
     """
 
     path: str | None = Field(default=None, min_length=1, description="None: the columns stand beside the items")

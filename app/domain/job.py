@@ -1,7 +1,7 @@
-"""What a caller asks for: items x agents x dimensions x replicates, checked before anything is stored.
+"""The job that a caller submits: items x agents x dimensions x replicates, validated before anything is stored.
 
-A job is plain data. It names pools, never providers' addresses or keys: those are the operator's.
-Unknown keys, duplicate ids, empty lists and over-long ids are refused with the field and the value in the message.
+A job is plain data. It names pools, never providers' addresses or keys, which are the operator's. Unknown keys,
+duplicate ids, empty lists and over-long ids are rejected with the field and the value in the message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
 from dicast.app.domain.records import inline_items
 
 Orders = Literal["both", "given"]
-"""In which orders a judge is shown the two texts of a pair: one after the other, or as they are given."""
+"""The orders in which a judge is shown the two texts of a pair: both, one after the other, or only as given."""
 
 MAX_AGENTS = 1000
 MAX_DIMENSIONS = 10_000
@@ -46,7 +46,7 @@ class Deployment(Strict):
 
 
 class Agent(Strict):
-    """One judge: a persona on a model of a pool, or of several."""
+    """One judge: a persona on a model of one pool, or of several."""
 
     name: Id
     persona: str = ""
@@ -63,7 +63,7 @@ class Agent(Strict):
 
     @property
     def choices(self) -> list[Deployment]:
-        """Where it may be asked: its deployments, or its one pool and model."""
+        """Where the agent may be called: its deployments, or its one pool and model."""
         return self.deployments or [Deployment(pool=self.pool, model=self.model)]
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class Agent(Strict):
 
 
 class EvaluationJob(Strict):
-    """A whole job as it is submitted. `id` None lets the client draw one."""
+    """A whole job as it is submitted. With `id` None the client draws an id."""
 
     id: JobId | None = None
     project: Id = "default"
@@ -155,7 +155,7 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _kept(cls, data: Any) -> Any:
-        """What the statistics need of the items stands beside the opinions."""
+        """Add the metadata that the statistics need to `keep`."""
         if not isinstance(data, dict):
             return data
         keep, groups, cluster = data.get("keep", []), data.get("groups", []), data.get("cluster")
@@ -169,7 +169,7 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _records(cls, data: Any) -> Any:
-        """Items may be a data frame, or whatever gives records or texts."""
+        """Accept a data frame, or any iterable of records or texts, as items."""
         if isinstance(data, dict) and "items" in data and (items := inline_items(data["items"])) is not data["items"]:
             return {**data, "items": items}
         return data
@@ -177,7 +177,7 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _bare_path(cls, data: Any) -> Any:
-        """`items: answers.jsonl` is short for `items: {path: answers.jsonl}`, and `ratings` as well."""
+        """Expand `items: answers.jsonl` to `items: {path: answers.jsonl}`, and `ratings` likewise."""
         if isinstance(data, dict):
             short = {name: {"path": data[name]} for name in ("items", "ratings") if isinstance(data.get(name), str)}
             data = {**data, **short} if short else data
@@ -185,12 +185,12 @@ class EvaluationJob(Strict):
 
     @property
     def rating_columns(self) -> set[str]:
-        """Metadata of the items that are ratings, and go to no judge."""
+        """Metadata of the items that holds ratings, and is never shown to a judge."""
         return self.ratings.named_columns if self.ratings is not None and self.ratings.path is None else set()
 
     @model_validator(mode="after")
     def _ratings_apart(self) -> Self:
-        """Ratings are of this job's dimensions, and in no column that a judge or the results show."""
+        """Check that ratings are of this job's dimensions, and in no column that a judge or the results show."""
         if self.ratings is None:
             return self
         known = [dimension.id for dimension in self.dimensions]
@@ -206,16 +206,16 @@ class EvaluationJob(Strict):
 
     @cached_property
     def compares(self) -> bool:
-        """Whether its items are pairs; then all its dimensions ask for a preference."""
+        """Whether the items are pairs; then all dimensions ask for a preference."""
         return self.dimensions[0].scale.kind == "preference"
 
     @property
     def turns(self) -> bool:
-        """Whether each pair is judged in both orders, one round each: the given one in even rounds."""
+        """Whether each pair is judged in both orders, one round each: even rounds use the given order."""
         return self.compares and self.orders != "given"
 
     def misfit(self, item: Item) -> str | None:
-        """Why the item cannot be judged by this job's dimensions; None if it can."""
+        """Return why the item cannot be judged by this job's dimensions; None if it can."""
         dimension = self.dimensions[0].id
         if tried(self.probes) and item.kind != "text":
             return "is no single text, and probes change those alone"
@@ -232,33 +232,33 @@ class EvaluationJob(Strict):
         return None
 
     def template_for(self, agent: Agent, dimension: Dimension) -> str | None:
-        """Which template arranges the material: the dimension's own, else the judge's, else the job's."""
+        """Return the template that arranges the material: the dimension's, else the agent's, else the job's."""
         own = dimension.template if dimension.template is not None else agent.template
         return own if own is not None else self.template
 
     @property
     def templates(self) -> list[str]:
-        """All that its judges are shown material by."""
+        """All templates by which judges are shown the material."""
         given = [self.template, *(a.template for a in self.agents), *(d.template for d in self.dimensions)]
         return [template for template in given if template is not None]
 
     @property
     def kept_of_items(self) -> list[str]:
-        """Of what is kept, the metadata that the items must bring themselves."""
+        """The metadata in `keep` that the items must have themselves."""
         return [name for name in self.keep if self.pairs is None or name not in PAIR_METADATA]
 
     @property
     def rounds(self) -> int:
-        """How often each judge is asked about an item in a dimension: replicates x orders."""
+        """How often each judge is called about an item in a dimension: replicates x orders."""
         return self.replicates * (2 if self.turns else 1)
 
     def turned(self, round: int) -> bool | None:
-        """Whether a judge is shown a pair's texts in the other order in this round; None where items are no pairs."""
+        """Return whether a judge sees a pair's texts swapped in this round; None if items are no pairs."""
         return self.turns and round % 2 == 1 if self.compares else None
 
     @model_validator(mode="after")
     def _pairs_or_none(self) -> Self:
-        """Items are pairs or none is, so all dimensions ask for a preference or none does."""
+        """Check that either all dimensions ask for a preference or none does."""
         kinds = {dimension.scale.kind == "preference": dimension.id for dimension in self.dimensions}
         if len(kinds) > 1:
             raise ValueError(
@@ -274,33 +274,33 @@ class EvaluationJob(Strict):
         return self
 
     def panel_of(self, dimension: Dimension) -> PanelRule:
-        """How the judges' scores become one in this dimension."""
+        """Return how the judges' scores are combined in this dimension."""
         return dimension.panel or self.panel or (MAJORITY if dimension.scale.nominal else PanelRule())
 
     @property
     def keeps_board(self) -> bool:
-        """Whether it is decided by scores what is asked next, so that the ledger keeps them on the score board."""
+        """Whether scores decide which units are called next, so that the ledger keeps them on the scoreboard."""
         return self.escalates or self.question is not None
 
     @property
     def escalates(self) -> bool:
-        """Whether a later judge is asked only if he is needed."""
+        """Whether later judges are called only if they are needed."""
         return any(self.panel_of(dimension).escalate is not None for dimension in self.dimensions)
 
     @property
     def chief(self) -> str | None:
-        """Who is asked last, and shown what the others say."""
+        """The name of the judge that is called last and shown the others' opinions; None without a chief."""
         return self.panel_of(self.dimensions[0]).chief
 
     @property
     def panelled(self) -> bool:
-        """Whether the job says how its panel judges, or has a calibration, and so wants the panel's scores."""
+        """Whether the panel's scores are wanted: the job has a panel rule or a calibration."""
         said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
         return said or self.calibration is not None
 
     @property
     def asked_dimension(self) -> int:
-        """Which dimension the question is about."""
+        """The index of the dimension that the question is about."""
         named = self.question.dimension if self.question is not None else None
         return [dimension.id for dimension in self.dimensions].index(named) if named is not None else 0
 

@@ -1,7 +1,7 @@
-"""What is known of a job's judges, as its report tells it: agreement, bias, people's mean, groups.
+"""What a report says about a job's judges: agreement, bias, people's mean, groups.
 
-All figures are plain data, so that a report can be read where no library for statistics is installed. Every statistic
-has an interval, or says why it cannot be said.
+All figures are plain data, so that a report can be read where no statistics library is installed. Every statistic has
+an interval, or a reason why it cannot be computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWABLE = (
     "what people would have said of these items: the means above are the judges' opinion",
     "how many independent judges the panel is worth: judges that err in the same way look like judges that agree",
 )
-"""What nobody can know of a job without ratings by people."""
+"""What cannot be known of a job without ratings by people."""
 
 
 class _Plain(BaseModel):
@@ -29,7 +29,7 @@ class _Plain(BaseModel):
 
 
 class AmongRaters(_Plain):
-    """How far several raters agree with each other, over `items` items; `missing` is the share of empty cells."""
+    """Agreement among several raters over `items` items; `missing` is the share of empty cells."""
 
     raters: int
     alpha: Figure
@@ -40,13 +40,16 @@ class AmongRaters(_Plain):
     items: int
     missing: float
     left_out: list[str] = Field(
-        default_factory=list, description="judges who were asked about some items only, where those before disagreed"
+        default_factory=list, description="judges that were asked about some items only, where earlier judges disagreed"
     )
 
 
 class PeoplesMean(_Plain):
-    """People's mean of all items: `powered` from the judges' scores of all and people's of some, `people_alone` from
-    people's. `saved` is the factor by which people would have had to rate more for an interval as narrow."""
+    """The estimated mean of people's scores over all items.
+
+    `powered` uses the judges' scores of all items and people's of some, `people_alone` people's alone. `saved` is the
+    factor by which people would have had to rate more items for an interval as narrow.
+    """
 
     powered: Figure
     people_alone: Figure
@@ -56,17 +59,18 @@ class PeoplesMean(_Plain):
 
 
 class VoiceStatistics(_Plain):
-    """One judge, the panel, or a person, against people.
+    """Statistics of one judge, the panel, or a person, against people.
 
-    Correlations and differences are with the mean of the *other* people (one left out in turn), kappa and the
-    confusion table with one other person: judges and people stand side by side. `base_rate` is the share of people's
-    commonest score: read kappa beside it. `confusion` counts this voice's scores (rows, from the scale's lowest)
-    against people's.
-    `mean` is that of this voice's own scores of all items, of people that of all ratings.
-    `alpha_with_people` and `icc_with_people` are those of the people with this voice among them, to be read beside
-    people's own. `repeats` is alpha over the replicates of one judge. Of a judge with `spared` opinions, which an
-    escalating panel did not need, nothing is told: it was asked about some items only, and those are no sample of all.
-    Where the panel has an audit, all is told from its items alone, `audited` of them: they are a random sample.
+    Correlations and differences are with the mean of the *other* people (one left out in turn), kappa and the confusion
+    table with one other person, so that judges and people can be compared. `base_rate` is the share of people's
+    commonest score: read kappa beside it. `confusion` counts this rater's scores (rows, from the scale's lowest)
+    against people's. `mean` is that of this rater's own scores of all items, for people that of all ratings.
+    `alpha_with_people` and `icc_with_people` are those of the people with this rater among them, to be read beside
+    people's own. `repeats` is alpha over the replicates of one judge.
+
+    A judge with `spared` opinions, which an escalating panel did not need, has no figures: it was called about some
+    items only, and those are no sample of all. If the panel has an audit, all figures come from its `audited` items
+    alone, which are a random sample.
     """
 
     name: str
@@ -92,8 +96,8 @@ class VoiceStatistics(_Plain):
 
 
 class GroupMean(_Plain):
-    """One group: the panel's mean, people's mean if they rated enough of it, how likely it has each rank (the first is
-    the highest mean), and of pairs how often A is preferred, ties half."""
+    """One group: the panel's mean, people's mean if they rated enough of it, the probability of each rank (the first is
+    the highest mean), and for pairs how often A is preferred, with ties counted half."""
 
     name: str
     items: int
@@ -113,7 +117,7 @@ class GroupDifference(_Plain):
 
 
 class GroupStatistics(_Plain):
-    """The groups that the metadata `by` makes, by mean; `cluster` is what the intervals are clustered by. `reason` says
+    """The groups formed by the metadata `by`, by mean; `cluster` is what the intervals are clustered by. `reason` says
     why there are none."""
 
     by: str
@@ -135,11 +139,12 @@ PROBE_TITLES: dict[ProbeName, str] = {
     "order": "the reverse order",
     "position": "being shown first",
 }
-"""For what a voice may give more."""
+"""What a rater may reward, for each probe."""
 
 
 class AttackFamily(_Plain):
-    """What one family of attacks did: `shift` in points towards the score it was after, and the share that moved."""
+    """The effect of one family of attacks: `shift` in points towards the score aimed for, and the share of tries that
+    moved the score."""
 
     family: str
     tries: int
@@ -148,8 +153,10 @@ class AttackFamily(_Plain):
 
 
 class AttackFound(_Plain):
-    """One attack that moved scores: by how many points on average, towards the score it was after. It is one of the
-    largest of many, chosen for that, so it has no interval: another draw would bring others to the top."""
+    """One attack that moved scores: by how many points on average, towards the score aimed for.
+
+    It was selected as one of the largest of many, so it has no interval: another sample would select others.
+    """
 
     attack: str
     family: str
@@ -158,11 +165,12 @@ class AttackFound(_Plain):
 
 
 class ProbeStatistics(_Plain):
-    """What a probe found of one voice: `effect` in points of the scale, `p` corrected by Holm for all of the dimension.
+    """The result of a probe for one judge or the panel: `effect` in points of the scale, `p` corrected by Holm for the
+    dimension.
 
-    What is `tried` compares items with their own variants (`against` "itself"): an effect is one of what was changed.
-    The others are seen in what was judged anyway, `against` people's mean or the other judges: what goes with it may be
-    the cause. Positive is more for
+    A probe that is `tried` compares items with their own variants (`against` "itself"), so an effect is due to what was
+    changed. The others are measured on what was judged anyway, `against` people's mean or the other judges, so
+    something correlated may be the cause. Positive means a higher score for
 
         verbosity          a text twice as long: the slope of its score less people's mean, with robust errors
         formatting         a text with marks of Markdown, in the same way
@@ -195,15 +203,18 @@ class ProbeStatistics(_Plain):
 
     @property
     def title(self) -> str:
-        """What its effect is one of, in a few words."""
+        """A few words on what the effect is of."""
         named = PROBE_TITLES[self.probe]
         return f"{named}, {self.variant}" if self.variant else named
 
 
 class CalibratedVoice(_Plain):
-    """One judge or the panel by the job's calibration: the mean of its `raw` scores and of the `calibrated` ones, and
-    by how much these differ from people's (`bias`). That the map may err, learned as it is on `learned_on` items, is in
-    no interval. `differing` is what the map was made with that the job has not."""
+    """One judge or the panel under the job's calibration: the mean of its `raw` and of the `calibrated` scores, and by
+    how much these differ from people's (`bias`).
+
+    The intervals do not include the error of the map itself, which was learned on `learned_on` items. `differing` is
+    what the map was made with that the job does not have.
+    """
 
     name: str
     kind: Literal["judge", "panel"]
@@ -216,8 +227,8 @@ class CalibratedVoice(_Plain):
 
 
 class LabelShare(_Plain):
-    """How common one label is: the share of the judges' opinions that give it (an item's judges count together), and
-    what people's share of all items would be, with the judges' help (`people`) and from their ratings alone."""
+    """How common one label is: its share of the judges' opinions (an item's judges count together), and the estimated
+    share of people's labels over all items, with the judges' help (`people`) and from their ratings alone."""
 
     label: str
     judges: Figure
@@ -226,8 +237,8 @@ class LabelShare(_Plain):
 
 
 class Contestant(_Plain):
-    """One of those that were compared two by two: its strength after Bradley and Terry (A beats B with probability
-    1 / (1 + exp(b - a)), the mean is 0), and how likely it has each rank."""
+    """One of the contestants compared in pairs: its strength after Bradley and Terry (A beats B with probability 1 / (1
+    + exp(b - a)), the mean is 0), and the probability of each rank."""
 
     name: str
     strength: Figure
@@ -235,7 +246,7 @@ class Contestant(_Plain):
 
 
 class WinRate(_Plain):
-    """How often one of those compared wins against all others that it met, ties half."""
+    """The share of comparisons that one contestant wins against all others it met, with ties counted half."""
 
     name: str
     pairs: int
@@ -243,7 +254,7 @@ class WinRate(_Plain):
 
 
 class Meeting(_Plain):
-    """How often `first` wins against `second`, ties half."""
+    """The share of comparisons that `first` wins against `second`, with ties counted half."""
 
     first: str
     second: str
@@ -252,8 +263,8 @@ class Meeting(_Plain):
 
 
 class RankingAgreement(_Plain):
-    """How far a voice, or a person, orders the candidates of lists as people do: Kendall's tau-b, the mean over lists,
-    and the share of the pairs on which people have a preference that it shares (a tie is none)."""
+    """How far a rater orders the candidates of lists as people do: Kendall's tau-b, averaged over lists, and the share
+    of the pairs on which people have a preference that it shares (a tie is none)."""
 
     name: str
     lists: int
@@ -263,10 +274,12 @@ class RankingAgreement(_Plain):
 
 
 class PreferenceStatistics(_Plain):
-    """Of pairs how often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer
-    A. `rates` and `contestants` are those compared, best first, `meetings` two and two of them (of 20 at most);
-    `reason` says why the comparisons alone rank nobody: `contestants` are then ranked with the help of a prior, if at
-    all. `rankings` are there where people rated pairs of lists."""
+    """How often the panel prefers A (`wins`, ties half), the share of ties, and how often people would prefer A.
+
+    `rates` and `contestants` are those compared, best first, `meetings` each two of them (of 20 at most); `reason` says
+    why the comparisons alone rank nobody: `contestants` are then ranked with the help of a prior, if at all. `rankings`
+    are present if people rated pairs of lists.
+    """
 
     wins: Figure
     ties: Figure
@@ -280,10 +293,12 @@ class PreferenceStatistics(_Plain):
 
 
 class EscalationAudit(_Plain):
-    """What it costs that an escalating panel asks fewer judges by a difference or an uncertainty, from the `items` on
-    which all judges were asked all the same: the share of the full panel's calls that it would have made there, and how
-    far its score lies from the full panel's, regardless of the direction (`off`) and with it (`shift`, above 0 where it
-    is higher), in units of the scale."""
+    """What an escalating panel loses by calling fewer judges under a difference or an uncertainty, from the `items`
+    about which all judges were called anyway.
+
+    `calls` is the share of the full panel's calls that it would have made there; `off` is the absolute distance of its
+    score from the full panel's, and `shift` the signed one (above 0 if it is higher), in units of the scale.
+    """
 
     items: int
     calls: Figure
@@ -292,7 +307,7 @@ class EscalationAudit(_Plain):
 
 
 class DimensionStatistics(_Plain):
-    """Everything about one dimension. `voices` are the judges in their order, then the panel; `person` is what a person
+    """All statistics of one dimension. `voices` are the judges in order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
 
     dimension: str
@@ -317,9 +332,11 @@ class DimensionStatistics(_Plain):
 
 
 class StoppedEarly(_Plain):
-    """The job ended when its `question` was answered: `judged` of its `items` have an opinion, drawn at random and in
-    random order (for a difference, as many of one group as of the other). `known` is what was asked, in `dimension`:
-    its interval holds however often one looked. All others are those of a sample whose size is fixed beforehand.
+    """A job that ended when its `question` was answered.
+
+    `judged` of its `items` have an opinion, drawn at random and in random order (for a difference, as many of one group
+    as of the other). `known` is the answer, in `dimension`: its interval holds however often one looked. All other
+    intervals are those of a sample of fixed size.
     """
 
     question: str
@@ -332,8 +349,11 @@ class StoppedEarly(_Plain):
 
 class JobStatistics(_Plain):
     """The statistics of a job. `state` is "computed", or "waiting" or "left out" with the `reason`; `unknowable` is
-    what cannot be known of it. `rated` tells whether people have rated any of it, `probabilities` whether the rated
-    items were drawn with known, unlike probabilities; without them they are taken for a random sample."""
+    what cannot be known of it.
+
+    `rated` tells whether people have rated any item, `probabilities` whether the rated items were drawn with known,
+    unequal probabilities; without them they are taken for a random sample.
+    """
 
     version: int = VERSION
     state: Literal["computed", "waiting", "left out"]
@@ -347,5 +367,5 @@ class JobStatistics(_Plain):
 
     @classmethod
     def of_no_ratings(cls) -> Self:
-        """Of a job that nobody has rated anything of."""
+        """Return the statistics of a job without any ratings by people."""
         return cls(state="left out", reason="people have rated none of the items", unknowable=list(UNKNOWABLE))

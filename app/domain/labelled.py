@@ -1,4 +1,4 @@
-"""What a report tells of scores that are labels or answers, in their words."""
+"""What a report shows of scores that are labels or checklist answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class QuestionShare(BaseModel):
-    """One question of a checklist, and how many of `n` opinions said yes to it."""
+    """One question of a checklist, and how many of `n` opinions answered it with yes."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -38,5 +38,5 @@ class QuestionTally:
 
 
 def label_counts(labels: Sequence[str], lowest: int, histogram: Mapping[int, int]) -> dict[str, int]:
-    """How often each of the labels was given, in their order; `lowest` is the first one's score."""
+    """Return how often each label was given, in their order; `lowest` is the first label's score."""
     return {label: histogram.get(score, 0) for score, label in enumerate(labels, lowest)}

@@ -1,4 +1,4 @@
-"""The same words with marks of Markdown and without: what tells whether a judge scores the looks of a text."""
+"""Adds Markdown markup to a text and removes it, to test whether a judge scores the looks of a text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def is_marked(text: str) -> bool:
-    """Whether it has headings, lists, bold print, tables or blocks of code."""
+    """Whether the text has headings, lists, bold print, tables or code blocks."""
     return _MARKED.search(text) is not None
 
 
 def plain(text: str) -> str:
-    """The words without the marks; the text as it is if nothing else is left of it."""
+    """Return the text without markup; unchanged if nothing else would be left."""
     bare = _RULES.sub("", text)
     bare = _TABLE.sub(lambda row: ", ".join(cell.strip() for cell in row[1].split("|")), bare)
     bare = _LEADING.sub("", bare)
@@ -28,6 +28,6 @@ def plain(text: str) -> str:
 
 
 def marked_up(text: str) -> str:
-    """The words with marks: the first sentence in bold print, the others as a list. No word is added."""
+    """Return the text with markup: the first sentence in bold, the others as a list. No word is added."""
     first, *others = [part.strip() for part in _SENTENCES.split(text) if part.strip()] or [text]
     return "\n".join([f"**{first}**", *([""] if others else []), *(f"- {other}" for other in others)])

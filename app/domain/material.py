@@ -1,4 +1,4 @@
-"""The judged material as a judge reads it: data behind fences, whatever it holds (see app/domain/prompt.py)."""
+"""The judged material as a judge reads it, quoted as data (see app/domain/prompt.py)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _TEMPLATE_TOKEN = re.compile(
 
 
 class TemplateError(DicastError, ValueError):
-    """The template is none, cannot be used on an item, or does not end. The message says which and why."""
+    """The template is invalid, cannot be used on an item, or does too much. The message says which and why."""
 
     problem = "invalid-job"
 
 
 def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> list[str]:
-    """All that is judged, each of its lines behind `> `, and the line by which it ends; between them the lines that the
-    job's template has `arranged`, if it has one.
+    """Return the lines of all that is judged, each quoted with `> `, and the line that ends it. If the job has a
+    template, its `arranged` lines stand between them.
 
-    Raises `ValueError` for a nonce that is none, or that occurs in the item.
+    Raises `ValueError` for an invalid nonce, or one that occurs in the item.
     """
     if not _NONCE.fullmatch(nonce):
         raise ValueError("a nonce is 16 to 64 hexadecimal digits, in lower case")
@@ -53,7 +53,8 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
 
 
 def _opinions(item: Item) -> list[str]:
-    """What a panel's chief is told. Who gave which score stands outside of the quotes, where no argument can write."""
+    """Return what a panel's chief is shown. Who gave which score stands outside of the quotes, where no argument can
+    write."""
     parts = ["What the other judges say:"] if item.opinions else []
     for one in item.opinions or ():
         criterion = json.dumps(one.criterion, ensure_ascii=not one.criterion.isprintable())
@@ -65,12 +66,12 @@ def _opinions(item: Item) -> list[str]:
 
 
 def image_line(number: int) -> str:
-    """The line behind which an image stands; no text can write one, as all of them are quoted."""
+    """Return the line after which an image stands; no text can forge one, since all texts are quoted."""
     return f"IMAGE {number} OF THE MATERIAL"
 
 
 def _pictured(images: Sequence[Image], before: int = 0) -> list[str]:
-    """The line of each image, and what is told of it; `before` are those that the item has in front of them."""
+    """Return the line of each image, and its description; `before` counts the item's images that precede them."""
     lines = []
     for number, image in enumerate(images, before + 1):
         if image.description:
@@ -95,8 +96,12 @@ def _judged(item: Item) -> list[str]:
 
 
 def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -> list[str]:
-    """A turn's header stands outside of the quotes, where no message can write one. What a message says of itself is
-    quoted: its name, and a role that is none of the usual ones. `before`: the images in front of the first turn's."""
+    """Return the turns of a conversation.
+
+    A turn's header stands outside of the quotes, where no message can write one. What a message says about itself is
+    quoted: its name, and a role that is none of the usual ones. `before` counts the images in front of the first
+    turn's.
+    """
     parts = ["The conversation, turn by turn:"]
     for number, message in enumerate(messages, 1):
         if last_answer and number == len(messages):
@@ -119,5 +124,5 @@ def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -
 
 
 def quoted(text: str) -> str:
-    """Each line behind `> `; every line end that Unicode knows counts, so that none can start a line of its own."""
+    """Prefix each line with `> `; every Unicode line end counts, so that none can start a line of its own."""
     return "\n".join(f"> {line}" for line in _TEMPLATE_TOKEN.sub(r"\g<0> ", text).splitlines())

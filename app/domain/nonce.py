@@ -1,7 +1,7 @@
 """The code that ties an answer to its question, and marks where the judged material ends.
 
-It follows from a secret of the installation and from what is asked: a retry is the same request byte for byte, so that
-caches of gateways serve it and reruns reproduce, and whoever does not know the secret cannot write the code into a text
+It is derived from a secret of the installation and from the question: a retry is the same request byte for byte, so
+that gateway caches serve it and reruns are reproducible, and nobody without the secret can write the code into a text
 that is to be judged.
 """
 
@@ -18,16 +18,17 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 
 NONCE_CHARS = 16
-"""Hexadecimal digits, in lower case."""
+"""The number of hexadecimal digits, in lower case."""
 
 
 def nonce_for(
     key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int,
     template: str | None = None,
 ) -> str:  # fmt: skip
-    """The nonce of one question. Holds: it occurs in none of the item's texts (`is_fresh`), and two questions share one
-    only if they ask the same: same texts, judge, criteria and replicate. The job, and the ids of items, do not count,
-    unless a `template` may show them.
+    """Return the nonce of one question.
+
+    It occurs in none of the item's texts (`is_fresh`), and two questions share one only if they ask the same: same
+    texts, judge, criteria and replicate. The job and the ids of items do not count, unless a `template` may show them.
     """
     asked = hashlib.sha256(b"%d" % replicate)
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
@@ -43,7 +44,7 @@ def nonce_for(
 
 
 def _texts(item: Item) -> list[str]:
-    """What tells items apart; of a plain one as it always was, so that requests stay what they were."""
+    """Return what distinguishes items. Plain items keep their original form, so that their requests do not change."""
     given = (item.text, item.prompt, item.reference) if item.kind == "text" and item.images is None else ()
     plain = ["" if text is None else f"={text}" for text in given]
     if plain and item.opinions is not None:
@@ -52,11 +53,12 @@ def _texts(item: Item) -> list[str]:
 
 
 def _told(dimension: Dimension) -> str:
-    """Without what came later and tells a judge nothing, so that requests stay what they were."""
+    """Return the dimension without fields that were added later and show a judge nothing, so that requests do not
+    change."""
     untold = {"panel", "version", "template"}
     return dimension.model_dump_json(exclude=untold if dimension.examples else untold | {"examples"})
 
 
 def is_fresh(nonce: str, item: Item) -> bool:
-    """Whether `nonce` occurs in none of the item's texts."""
+    """Return whether `nonce` is absent from all of the item's texts."""
     return not any(nonce in text.lower() for text in item.texts)

@@ -1,4 +1,4 @@
-"""What a job yields: one `Opinion` a unit, and one `EvaluationError` for each that has no score."""
+"""The results of a job: one `Opinion` per unit, and one `EvaluationError` for each unit without a score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Usage(BaseModel):
-    """Tokens as the provider reported them; 0 where it reported none."""
+    """Tokens as the provider reported them; 0 if it reported none."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -62,7 +62,7 @@ class Opinion(BaseModel):
 
 
 class ErrorKind(StrEnum):
-    """Why a unit has no score."""
+    """The reason why a unit has no score."""
 
     RATE_LIMITED = "rate_limited"  # 429, 529: the requeue budget is spent
     QUOTA_EXHAUSTED = "quota_exhausted"  # the account has no money left: terminal

@@ -1,7 +1,7 @@
-"""People's order of a list's candidates, told as preferences on its pairs.
+"""People's order of a list's candidates, converted to preferences on its pairs.
 
-An order is the candidates' ids, best first: a list in which a list stands for equals, or text in which `>` stands for
-"better than" and `=` for equals. It need not name all candidates.
+An order is the candidates' ids, best first: a list, in which a nested list stands for equals, or text in which `>`
+stands for "better than" and `=` for equals. It need not name all candidates.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PairsOfList = Mapping[str, tuple[str, str]]
 
 
 class OrderError(ValueError):
-    """An order cannot be read, or is not of these candidates; says what is wrong."""
+    """An order cannot be parsed, or is not of these candidates. The message says what is wrong."""
 
 
 def preferences(order: Any, pairs: PairsOfList) -> Iterator[tuple[str, int]]:
-    """The pairs of which the order says something: 1 where A is the better one, -1 where B is, 0 where they are equals.
-    Raises `OrderError`."""
+    """Yield the pairs that the order decides: 1 if A is the better one, -1 if B is, 0 if they are equals. Raises
+    `OrderError`."""
     place = places(order, set(chain.from_iterable(pairs.values())))
     for pair, (a, b) in pairs.items():
         if a in place and b in place:
@@ -31,7 +31,7 @@ def preferences(order: Any, pairs: PairsOfList) -> Iterator[tuple[str, int]]:
 
 
 def places(order: Any, candidates: Collection[str]) -> dict[str, int]:
-    """Each named candidate's place, from 0, the same for equals. Raises `OrderError`."""
+    """Return the place of each named candidate, from 0, the same for equals. Raises `OrderError`."""
     place: dict[str, int] = {}
     for at, equals in enumerate(_ranks(order)):
         for name in equals:

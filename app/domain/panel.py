@@ -1,6 +1,6 @@
 """How several judges' opinions of one item become one score.
 
-The same rules as app/statistics/combining.py, for one item at a time and without libraries.
+The rules are those of app/statistics/combining.py, for one item at a time and without libraries.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dicast.errors import DicastError
 
 TRIMMED_SHARE = 0.2
 NEARLY = 1e-9
-"""What a mean may miss a threshold by, for a computer's fractions are not exact."""
+"""The tolerance by which a mean may miss a threshold, because floating-point sums are inexact."""
 
 Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene", "chief"]
 CHIEF_LEAST = 2
 ESCALATING_LEAST = 2
 SPREAD_LEAST = 2
-"""So many answers of one judge show how far they lie apart."""
+"""The fewest answers of one judge that show their spread."""
 _APART_FROM_CHIEFS = {
     "question": "it is answered while judges are still being asked",
     "calibration": "its maps are of scores that rest on no other judge's",
     "probes": "a variant's chief would be told of what other judges made of it",
 }
 UNLIKELY = 1e-10
-"""The least probability of an error, so that no single opinion rules a label out."""
+"""The smallest probability of an error, so that no single opinion rules a label out."""
 
 
 class NotLearned(DicastError, LookupError):
@@ -40,10 +40,12 @@ class NotLearned(DicastError, LookupError):
 
 
 class Escalation(BaseModel):
-    """The judges are asked one after the other, in the job's order, and the next one only if needed: while he can
-    change the outcome or, with a `difference`, if the scores so far lie at least so far apart or, with an
-    `uncertainty`, unless the standard error of their mean is at most so much. The last two may be wrong; on a share of
-    the items, the `audit`, all judges are asked all the same, which shows how far."""
+    """Calls judges one after the other, in the job's order, and the next one only if it is needed.
+
+    A judge is needed while it can change the outcome; with a `difference`, if the scores so far lie at least that far
+    apart; with an `uncertainty`, unless the standard error of their mean is at most that. The last two may be wrong; on
+    a share of the items, the `audit`, all judges are called anyway, which shows by how much.
+    """
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
@@ -62,12 +64,12 @@ class Escalation(BaseModel):
 
     @property
     def lossless(self) -> bool:
-        """Whether the panel says what the full one says."""
+        """Whether the panel's score is always the full panel's."""
         return self.difference is None and self.uncertainty is None
 
     @property
     def asks(self) -> str:
-        """Where the next judge is asked: "where the judges before ..."."""
+        """When the next judge is called; completes "where the judges before ..."."""
         if self.difference is not None:
             return f"lay {self.difference:g} or more apart"
         if self.uncertainty is not None:
@@ -76,7 +78,7 @@ class Escalation(BaseModel):
 
     @property
     def spares(self) -> str:
-        """Where the next judge is not asked, in the same way."""
+        """When the next judge is skipped; completes "where the judges before ..."."""
         if self.difference is not None:
             return f"lay less than {self.difference:g} apart"
         if self.uncertainty is not None:
@@ -99,9 +101,11 @@ class Escalation(BaseModel):
 
 
 class PanelRule(BaseModel):
-    """How the judges' scores are combined; `weights` are those of "weighted", by judge, or learned from ratings. With a
-    `threshold` the panel says 1 if it is reached and 0 if not: by the combined score or, with "majority", by more than
-    half of the judges."""
+    """How the judges' scores are combined.
+
+    `weights` are those of "weighted", by judge, or learned from ratings. With a `threshold` the panel's score is 1 if
+    it is reached and 0 if not: by the combined score or, with "majority", by more than half of the judges.
+    """
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
 
@@ -110,17 +114,17 @@ class PanelRule(BaseModel):
         default_factory=dict, description="judge -> weight, 0 or more; learned: from ratings by people"
     )
     threshold: float | None = Field(default=None, allow_inf_nan=False, description="the panel passes from here on")
-    escalate: Escalation | None = Field(default=None, description="ask the next judge only if he is needed")
+    escalate: Escalation | None = Field(default=None, description="ask the next judge only if it is needed")
     chief: str | None = Field(
         default=None,
         exclude_if=lambda name: name is None,
-        description="the judge who is shown the others' opinions, and whose score is the panel's",
+        description="the judge that is shown the others' opinions, and whose score is the panel's",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _bare_name(cls, data: Any) -> Any:
-        """`panel: median` is short for `panel: {combine: median}`, and `panel: {chief: ada}` names a rule as well."""
+        """Expand `panel: median` to `panel: {combine: median}`, and `panel: {chief: ada}` to the rule "chief"."""
         if isinstance(data, dict) and isinstance(data.get("escalate"), bool):
             data = {**data, "escalate": {} if data["escalate"] else None}
         if isinstance(data, dict) and data.get("chief") is not None and "combine" not in data:
@@ -129,7 +133,8 @@ class PanelRule(BaseModel):
 
     @model_validator(mode="after")
     def _judges_to_spare(self) -> Self:
-        """Any judge moves a mean: then only a choice can say that he is not needed."""
+        """Check that judges can be skipped by this rule. Every judge moves a mean, so a mean needs a difference, an
+        uncertainty or a threshold."""
         learns = self.weights == "learned" or self.combine == "dawid_skene"
         if learns and (self.threshold is not None or self.escalate is not None):
             raise ValueError("threshold and escalate belong to rules that learn nothing from the whole job")
@@ -169,17 +174,20 @@ class PanelRule(BaseModel):
 
     @property
     def learns(self) -> bool:
-        """Whether it takes all opinions of the job to combine those of one item."""
+        """Whether the rule needs all opinions of the job to combine those of one item."""
         return self.weights == "learned" or self.combine == "dawid_skene"
 
     @property
     def given_weights(self) -> dict[str, float]:
-        """The weights by judge, none where they are learned."""
+        """The weights by judge; {} if they are learned."""
         return {} if isinstance(self.weights, str) else self.weights
 
     def combined(self, scores: Mapping[str, float]) -> float | None:
-        """One score of an item from each judge's; None without any (weighted: without any that has a weight; chief:
-        without the chief's). Of a rule that learns see `LearnedPanel`."""
+        """Combine the judges' scores of an item into one.
+
+        Returns None without any score (weighted: without any that has a weight; chief: without the chief's). For a rule
+        that learns, see `LearnedPanel`; here it raises `NotLearned`.
+        """
         if not scores:
             return None
         if self.learns:
@@ -198,7 +206,7 @@ class PanelRule(BaseModel):
 
 
 def check_escalation(rule: PanelRule, dimension: str, judges: int, rounds: int) -> None:
-    """Raises ValueError if so many judges, asked so often each, leave nothing to decide."""
+    """Raise ValueError if this many judges and rounds leave nothing to decide."""
     if rule.escalate is None:
         return
     if judges < ESCALATING_LEAST:
@@ -211,8 +219,8 @@ def check_escalation(rule: PanelRule, dimension: str, judges: int, rounds: int) 
 
 
 def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Mapping[str, object]) -> None:
-    """Raises ValueError if a job's rules, by dimension, name a chief who cannot be one; `given` are the fields that go
-    together with none."""
+    """Raise ValueError if a job's rules, by dimension, name a chief that cannot be one; `given` are the fields that
+    exclude a chief."""
     first, chief = next((dimension, rule.chief) for dimension, rule in rules.items())
     for dimension, rule in rules.items():
         if rule.chief != chief:
@@ -232,12 +240,12 @@ def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Ma
 
 
 class LearnedPanel(BaseModel):
-    """What a panel's rule has learned from the whole job, `items` of it.
+    """What a panel's rule has learned from the whole job, from `items` items.
 
-    Of weights: `weights` those from all rated items, and `halves` those from each half of them: an item of one half
-    (`half_of`) is combined by the weights of the other, so that no rating helps to say how well it is met. Of
-    Dawid-Skene: how common each label is (`prior`), and by judge how often he says b where a is true (`errors`, rows
-    a). `reason` says why the weights are equal ones.
+    For weights: `weights` are learned from all rated items, and `halves` from each half of them. An item of one half
+    (`half_of`) is combined by the weights of the other half, so that no rating influences how well it is predicted. For
+    Dawid-Skene: `prior` is how common each label is, and `errors`, by judge, is how often it says b if a is true (rows
+    a). `reason` says why the weights are equal.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -250,7 +258,7 @@ class LearnedPanel(BaseModel):
     reason: str | None = None
 
     def combined(self, item_id: str, scores: Mapping[str, float], lowest: int, *, rated: bool) -> float | None:
-        """One score of an item from each judge's; `lowest` is the scale's lowest."""
+        """Combine the judges' scores of an item into one; `lowest` is the scale's lowest score."""
         if not scores:
             return None
         if self.prior:
@@ -266,7 +274,7 @@ class LearnedPanel(BaseModel):
 
 
 def half_of(item_id: str) -> int:
-    """Which of two halves an item belongs to, 0 or 1: always the same, and as good as by chance."""
+    """Return which of two halves an item belongs to, 0 or 1: pseudo-random, and always the same."""
     return blake2b(item_id.encode(), digest_size=1).digest()[0] & 1
 
 
@@ -280,13 +288,13 @@ def _by_name(combine: str, scores: Mapping[str, float]) -> float:
 
 
 def _trimmed(scores: list[float]) -> float:
-    """Without the lowest and the highest fifth, at least one each of three or more."""
+    """Return the mean without the lowest and the highest fifth, at least one each if there are three or more."""
     cut = max(int(len(scores) * TRIMMED_SHARE), 1) if len(scores) > 2 else 0
     return fmean(scores[cut : len(scores) - cut])
 
 
 def commonest(scores: Sequence[float]) -> float:
-    """The commonest; of several as common ones the middle one, the lower of two in the middle."""
+    """Return the commonest score; of several equally common ones the middle one, the lower of two in the middle."""
     counts = Counter(scores)
     most = max(counts.values())
     tied = sorted(score for score, count in counts.items() if count == most)
@@ -297,4 +305,4 @@ _COMBINED: Mapping[str, Callable[[list[float]], float]] = {
     "mean": fmean, "median": median, "trimmed": _trimmed, "majority": commonest, "worst": min
 }  # fmt: skip
 MAJORITY = PanelRule(combine="majority")
-"""How opinions become one where a mean says nothing."""
+"""The rule for scores without a meaningful mean."""

@@ -1,7 +1,7 @@
 """Preferences between the two texts of a pair: above 0 for A, below 0 for B, 0 for a tie.
 
-A judge who is shown the texts the other way round speaks of the text that it read first as A. What is kept is always
-told of the pair's own A and B.
+A judge that is shown the texts swapped calls the text that it read first A. What is stored always refers to the pair's
+own A and B.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import fmean
 
 
 def own_score(score: int, *, swapped: bool | None) -> int:
-    """A judge's preference in terms of the pair's own A and B."""
+    """Return a judge's preference in terms of the pair's own A and B."""
     return -score if swapped else score
 
 

@@ -1,4 +1,4 @@
-"""Text from models and callers, made safe to show."""
+"""Makes text from models and callers safe to show."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FORMULA = re.compile(r"[\s\x00-\x1f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0
 
 
 def printable(text: str, limit: int | None = None, ellipsis: str = "…") -> str:
-    """One line that neither moves the cursor nor reorders what is read.
+    """Return one line that neither moves the cursor nor reorders what is read.
 
-    Control, format and surrogate characters and line separators are shown as `\\xNN` or `\\uNNNN`. `limit` is the
-    most characters shown; what is cut ends in `ellipsis`.
+    Control, format and surrogate characters and line separators are shown as `\\xNN` or `\\uNNNN`. `limit` is the most
+    characters shown; what is cut ends in `ellipsis`.
     """
     if limit is not None and len(text) > 4 * limit:
         text = text[: 4 * limit]  # what follows cannot be shown, so it need not be looked at
@@ -31,12 +31,12 @@ def _escaped(char: str) -> str:
 
 
 def cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: a risky one gets a leading apostrophe."""
+    """Return a text that no spreadsheet takes for a formula: a risky one gets a leading apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def alternatives(name: object, known: Iterable[str]) -> str:
-    """What a message tells behind a name that nobody knows: the one that was probably meant, or all that there are."""
+    """Return the end of a message about an unknown name: the name that was probably meant, or all names there are."""
     names = list(known)
     return meant(name, names) or f"; there are {', '.join(names) or 'none'}"
 

@@ -1,7 +1,7 @@
 """The biases that a job may look for in its judges, and what each needs.
 
-Some show in what is judged anyway: what a probe needs to know of an item is measured then, and kept beside each
-opinion. Others are tried out: sampled items are judged once more, each with one thing changed (app/domain/variants.py).
+Some are measured on what is judged anyway: what a probe needs to know of an item is measured then, and stored beside
+each opinion. Others are tried out: sampled items are judged once more, with one thing changed (app/domain/variants.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ProbeName = Literal[
     "position",
 ]
 MEASURES: dict[Seen, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
-"""The column of each measured probe, named as no metadata of an item is."""
+"""The column of each measured probe; no metadata of an item has such a name."""
 
 FEWEST_ITEMS, USUAL_ITEMS, MOST_ITEMS = 10, 50, 1000
 MOST_ATTACKS = 10
@@ -58,15 +58,15 @@ class SelfPreference(Strict):
 
 
 class TriedProbe(Strict):
-    """Drawn items are judged once more: with a claimed score (two variants each), with marks of Markdown or without,
-    one dimension a call, or the dimensions in reverse order."""
+    """Judges drawn items once more: with a claimed score (two variants each), with or without Markdown, one dimension
+    per call, or with the dimensions in reverse order."""
 
     probe: Literal["authority", "sycophancy", "markdown", "batching", "order"]
     items: int = _Items
 
 
 class Injection(Strict):
-    """Drawn items are judged once more with attacks in them (app/domain/attacks.py)."""
+    """Judges drawn items once more with attacks in them (app/domain/attacks.py)."""
 
     probe: Literal["injection"]
     items: int = _Items
@@ -77,7 +77,7 @@ Probe = Annotated[SeenProbe | SelfPreference | TriedProbe | Injection, Field(dis
 
 
 def _spelt(value: Any) -> Any:
-    """`verbosity` is short for `{probe: verbosity}`."""
+    """Expand `verbosity` to `{probe: verbosity}`."""
     return [{"probe": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
 
 
@@ -85,7 +85,8 @@ Probes = Annotated[list[Probe], BeforeValidator(_spelt)]
 
 
 def author_column(given: Any) -> str | None:
-    """The column of the items' authors that a job's `probes` need, as it was given: nothing is checked yet."""
+    """Return the column with the items' authors that a job's `probes` need, before validation; None if none needs
+    it."""
     for one in given if isinstance(given, list) else ():
         probe = one.model_dump() if isinstance(one, Strict) else {"probe": one} if isinstance(one, str) else one
         if isinstance(probe, dict) and probe.get("probe") == "self_preference":
@@ -95,45 +96,46 @@ def author_column(given: Any) -> str | None:
 
 
 def names(probes: Iterable[Probe]) -> list[ProbeName]:
-    """What is looked for, each once."""
+    """Return the probes' names, each once."""
     return list(dict.fromkeys(probe.probe for probe in probes))
 
 
 def tried(probes: Iterable[Probe]) -> list[TriedProbe | Injection]:
-    """The probes for which items are judged once more."""
+    """Return the probes for which items are judged once more."""
     return [probe for probe in probes if isinstance(probe, TriedProbe | Injection)]
 
 
 def variants_an_item(probe: TriedProbe | Injection) -> int:
-    """How often one drawn item is judged once more."""
+    """Return how often one drawn item is judged once more."""
     if isinstance(probe, Injection):
         return probe.attacks
     return 2 if probe.probe in ("authority", "sycophancy") else 1
 
 
 def count_variants(probes: Sequence[Probe], items: int) -> int:
-    """How many variants are judged of so many items."""
+    """Return how many variants are judged for a job of `items` items."""
     return sum(min(probe.items, items) * variants_an_item(probe) for probe in tried(probes))
 
 
 def authors(probes: Iterable[Probe]) -> SelfPreference | None:
-    """The probe that needs to know who wrote the items."""
+    """Return the probe that needs to know who wrote the items, or None."""
     return next((probe for probe in probes if isinstance(probe, SelfPreference)), None)
 
 
 def without_ratings(probes: Iterable[Probe]) -> bool:
-    """Whether any of them tells something where people have rated nothing."""
+    """Return whether any of the probes works without ratings by people."""
     return any(not isinstance(probe, SeenProbe) for probe in probes)
 
 
 def measures(probes: Collection[Probe]) -> list[str]:
-    """The columns that these probes need, besides the items' own."""
+    """Return the columns that these probes need besides the items' own."""
     wanted = names(probes)
     return [column for probe, column in MEASURES.items() if probe in wanted]
 
 
 def measured(item: Item, probes: Collection[Probe]) -> dict[str, int]:
-    """An item's length in characters, and 1 if its text has marks of Markdown (headings, lists, bold, tables, code)."""
+    """Return an item's length in characters, and 1 if its text has Markdown (headings, lists, bold, tables, code), as
+    far as `probes` need them."""
     text = item.output
     found = {"text.chars": len(text), "text.marked": int(is_marked(text))}
     return {name: found[name] for name in measures(probes)}

@@ -64,7 +64,7 @@ _IMAGES = (
 
 
 class PlacedImage(NamedTuple):
-    """An image, and behind how many characters of the message it stands."""
+    """An image, and its offset in the message in characters."""
 
     at: int
     image: Image
@@ -72,8 +72,8 @@ class PlacedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question. `schema` is None if the answer is asked for as plain text; `max_tokens` is room for the answer;
-    `images` stand within the `user`'s text, in order."""
+    """One question. `schema` is None if the answer is requested as plain text; `max_tokens` limits the answer; `images`
+    stand within the text of `user`, in order."""
 
     system: str
     user: str
@@ -86,9 +86,11 @@ def single_prompt(
     agent: Agent, dimension: Dimension, item: Item, nonce: str, *, structured: bool, fixed_nonce: bool = False,
     arranged: Sequence[str] | None = None,
 ) -> Prompt:  # fmt: skip
-    """Ask for one opinion. `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce`
-    whether the schema may be one for this call alone; `arranged` are the material's lines if a template has made them
-    (app/rendering.py)."""
+    """Build the prompt for one opinion.
+
+    `structured` tells whether the provider constrains its answers to a schema, `fixed_nonce` whether the schema may be
+    one for this call alone; `arranged` are the material's lines if a template has made them (app/rendering.py).
+    """
     limits, words = _room(item, agent.max_tokens), wording(item)
     request = [
         words.one,
@@ -108,7 +110,8 @@ def batch_prompt(
     agent: Agent, dimensions: Sequence[Dimension], item: Item, nonce: str, *, fixed_nonce: bool = False,
     arranged: Sequence[str] | None = None,
 ) -> Prompt:  # fmt: skip
-    """Ask for the opinions on all `dimensions` (at least one) in one answer, through the structured channel."""
+    """Build the prompt for the opinions on all `dimensions` (at least one) in one answer, through the structured
+    channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
     limits, words = _room(item, max_tokens, len(dimensions)), wording(item)
     request = [words.several]
@@ -137,7 +140,7 @@ def _with_images(prompt: Prompt, item: Item) -> Prompt:
 
 
 def _placed(user: str, images: Sequence[Image]) -> list[PlacedImage]:
-    """Each image behind its line. Raises `ValueError` if a line is not there."""
+    """Place each image after its line. Raises `ValueError` if a line is missing."""
     placed, at = [], 0
     for number, image in enumerate(images, 1):
         line = f"\n{image_line(number)}\n"
@@ -147,7 +150,8 @@ def _placed(user: str, images: Sequence[Image]) -> list[PlacedImage]:
 
 
 def batch_max_tokens(agent: Agent, dimensions: int) -> int:
-    """Room for a batched answer: the agent's `max_tokens` an opinion, but no more than common models can write."""
+    """Return the token limit of a batched answer: the agent's `max_tokens` per opinion, capped at what common models
+    can write."""
     return max(agent.max_tokens, min(agent.max_tokens * dimensions, 8192))
 
 
@@ -194,7 +198,7 @@ def _repeat(nonce: str) -> str:
 
 
 def _opinion(limits: Room, words: Wording) -> str:
-    """The keys in words. Weak judges copy a filled-in form, its placeholders and its score included."""
+    """Describe the keys in words, because weak judges copy a filled-in form, placeholders and score included."""
     return (
         f'Under "argument", say in at most {limits.argument_chars} characters {words.argument}. '
         f'Under "cited_evidence", copy at most {limits.quotes} short passages of {words.quoted}, word for word.'
@@ -202,7 +206,7 @@ def _opinion(limits: Room, words: Wording) -> str:
 
 
 def _room(item: Item, max_tokens: int, opinions: int = 1) -> Room:
-    """A chief's argument shares its room with the dissent."""
+    """Return the answer's limits; a chief's argument shares its characters with the dissent."""
     limits = room(max_tokens, opinions)
     return limits if item.opinions is None else limits._replace(argument_chars=max(40, limits.argument_chars // 2))
 

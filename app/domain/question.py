@@ -1,4 +1,4 @@
-"""A job's question, which ends it as soon as it is answered, and what became of it."""
+"""A job's question, which ends the job as soon as it is answered, and its answer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.printable import alternatives
 
 PAGE = 25
-"""So many more items are judged before one looks again, at least, and a twentieth of those that were seen."""
+"""The fewest further items that are judged between two looks; at least a twentieth of those judged so far."""
 
 KINDS = ("mean_at_least", "share", "difference", "width")
 
 
 class AskedShare(Strict):
-    """Do so many of the items get so good a score?"""
+    """Asks whether at least a share of the items gets at least a score."""
 
     at_least_score: float = Field(allow_inf_nan=False)
     share_at_least: float = Field(gt=0, lt=1, allow_inf_nan=False)
 
 
 class AskedDifference(Strict):
-    """Is the mean of the first group's items so much above that of the second's?"""
+    """Asks whether the first group's mean exceeds the second's by at least so much."""
 
     by: MetadataName = Field(description="the items' metadata that tells the groups apart")
     of: list[str] = Field(min_length=2, max_length=2)
@@ -38,14 +38,17 @@ class AskedDifference(Strict):
         return self
 
     def group(self, item: Item) -> int | None:
-        """0 or 1 for an item of the two, None for others."""
+        """Return 0 or 1 for an item of the two groups, None for any other."""
         value = item.metadata.get(self.by)
         return self.of.index(value) if isinstance(value, str) and value in self.of else None
 
 
 class Question(Strict):
-    """What a job is to find out about the panel's score of a dimension. One of `KINDS` is asked; items are judged in
-    random order until an interval that holds however often one looks answers it, or until `most_calls` are spent."""
+    """What a job is to find out about the panel's score of a dimension.
+
+    Exactly one of `KINDS` is asked. Items are judged in random order until an interval that holds however often one
+    looks answers the question, or until `most_calls` are spent.
+    """
 
     dimension: Id | None = Field(default=None, description="None: the job's one dimension")
     mean_at_least: float | None = Field(default=None, allow_inf_nan=False, description="is the mean at least this?")
@@ -65,7 +68,7 @@ class Question(Strict):
         return self
 
     def check(self, scales: Mapping[str, tuple[int, int]]) -> None:
-        """Raises ValueError unless the question can be asked of dimensions with these ends of their scales."""
+        """Raise ValueError unless the question fits dimensions with these ends of their scales."""
         if self.dimension is None and len(scales) > 1:
             raise ValueError(f"question.dimension: name one of {', '.join(scales)}")
         if self.dimension is not None and self.dimension not in scales:
@@ -84,7 +87,7 @@ class Question(Strict):
                 raise ValueError(f"question.{field}: must be from {least} to {most} (scale of {name!r}), got {value:g}")
 
     def worded(self, dimension: str) -> str:
-        """The question as a person asks it."""
+        """Return the question as a person would ask it."""
         if self.mean_at_least is not None:
             return f"is the mean of {dimension} at least {self.mean_at_least:g}?"
         if self.share is not None:
@@ -100,12 +103,12 @@ State = Literal["yes", "no", "known", "spent", "open"]
 
 
 class JobAnswer(BaseModel):
-    """What became of a question: "yes" or "no" to a threshold, "known" for a width, "spent" where the calls that it may
-    cost did not suffice, "open" where the job ended before.
+    """The answer to a question: "yes" or "no" to a threshold, "known" for a width, "spent" if the allowed calls did not
+    suffice, "open" if the job ended before.
 
     The interval is that of the mean, the share or the difference, and holds however often one looked, with the
-    question's confidence. It rests on `items` with a score (pairs of them, for a difference) of `population`; `missing`
-    had none.
+    question's confidence. It rests on `items` with a score (pairs of them, for a difference) out of `population`;
+    `missing` had none.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -125,7 +128,7 @@ class JobAnswer(BaseModel):
     )
 
     def told(self) -> str:
-        """In a sentence."""
+        """Return the answer as a sentence."""
         what = {"yes": "Yes", "no": "No", "known": "Known", "spent": "Not answered: its calls are spent"}
         known = what.get(self.state, "Not answered: the job ended before")
         if self.items == 0:
@@ -137,6 +140,6 @@ class JobAnswer(BaseModel):
 
 
 def looks_again(seen: int) -> int:
-    """How many items must have been seen before it is worth another look after one at so many: the larger the number
-    is, the less do a few more of them tell."""
+    """Return how many items must have been judged before the next look is worthwhile: the more there are, the less a
+    few more of them add."""
     return seen + max(PAGE, seen // 20)

@@ -1,8 +1,8 @@
-"""Lists of candidates, ranked by comparing them two by two.
+"""Lists of candidates, ranked by comparing them in pairs.
 
-A list becomes pairs when its job starts (app/domain/arrangement.py): all of them, or a sampled number. A sample joins
-all candidates, so that each can be ranked against each other, and it is the same for the same list: which pairs there
-are, in which order, and which candidate of a pair is A follow from the ids of list and candidates alone.
+A list becomes pairs when its job starts (app/domain/arrangement.py): all of them, or a sample. A sample connects all
+candidates, so that each can be ranked against each other. Which pairs there are, their order, and which candidate of a
+pair is A follow from the ids of list and candidates alone.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from pydantic import Field
 from dicast.app.domain.item import Item, RankedText
 
 PAIR_METADATA = ("list", "candidate_a", "candidate_b")
-"""What a pair's metadata tell of where it comes from: the list's id, and those of its two candidates."""
+"""The metadata of a pair that name its origin: the list's id, and those of its two candidates."""
 
 Pairs = Literal["all"] | Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True, slots=True)
 class PairsOfLists:
-    """An `Expansion` (app/domain/arrangement.py). Makes pairs of a list: `pairs` of them, or all if it has no more."""
+    """The `Expansion` (app/domain/arrangement.py) of a list into pairs: `pairs` of them, or all if it has fewer."""
 
     pairs: Pairs
 
     def count(self, item: Item) -> int:
-        """How many pairs come out of it."""
+        """Return how many pairs the item becomes."""
         many = len(item.candidates or ())
         every = many * (many - 1) // 2
         return every if self.pairs == "all" else min(self.pairs, every)
 
     def items(self, item: Item) -> Iterator[Item]:
-        """The pairs. A pair is called `<list>/<i>-<j>`, by its candidates' places in the list from 1."""
+        """Yield the pairs. A pair is called `<list>/<i>-<j>`, by its candidates' places in the list from 1."""
         candidates = item.candidates or []
         chosen = _all(len(candidates)) if self.pairs == "all" else islice(_sampled(item), self.count(item))
         for low, high in chosen:
@@ -46,7 +46,7 @@ class PairsOfLists:
 
 
 def lacking(item: Item, pairs: Pairs) -> str | None:
-    """Why a list cannot be ranked by so many pairs; None if it can."""
+    """Return why a list cannot be ranked by this many pairs; None if it can."""
     least = len(item.candidates or ()) - 1
     if pairs != "all" and pairs < least:
         return f"has {least + 1} candidates, which at least {least} pairs join, and pairs is {pairs}"
@@ -67,8 +67,10 @@ def _all(many: int) -> Iterator[tuple[int, int]]:
 
 
 def _sampled(item: Item) -> Iterator[tuple[int, int]]:
-    """All pairs, those first that join each candidate to two others: any beginning of at least all but one of the
-    candidates joins them all."""
+    """Yield all pairs, first those that join each candidate to two others.
+
+    Any prefix with at least as many pairs as there are candidates, less one, connects all candidates.
+    """
     many = len(item.candidates or ())
     ring = sorted(range(many), key=lambda at: _digest(item, "ring", at))
     joined = [_ordered(ring[at], ring[(at + 1) % many]) for at in range(many if many > 2 else 1)]
@@ -82,7 +84,7 @@ def _ordered(one: int, other: int) -> tuple[int, int]:
 
 
 def _digest(item: Item, what: str, *places: int) -> bytes:
-    """By the ids: neither texts nor the candidates' order in the list change what is drawn."""
+    """Hash the ids, so that neither texts nor the candidates' order in the list change what is drawn."""
     candidates: Sequence[RankedText] = item.candidates or []
     named = sorted(candidates[at].id for at in places)
     return hashlib.blake2b("\0".join([what, item.id, *named]).encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""One rating by a person, as it is kept with the job."""
+"""One rating by a person, as it is stored with the job."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 NOBODY_NAMED = "person"
 """The rater of ratings that name none."""
 MAX_RATERS = 200
-"""Statistics hold a column for each; of a crowd, name the ratings of an item 1, 2, 3 instead."""
+"""The most raters, since statistics hold a column for each; of a crowd, name the ratings of an item 1, 2, 3 instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """What one person gave one item in one dimension. `probability`: how likely the item was to be rated, if known."""
+    """One person's score of one item in one dimension. `probability` is how likely the item was to be rated, if
+    known."""
 
     item_id: str
     dimension: str
@@ -23,7 +24,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class RatingCounts:
-    """How many ratings there are, of how many items, and by whom (in alphabetical order)."""
+    """The number of ratings and of rated items, and the raters in alphabetical order."""
 
     ratings: int
     items: int

@@ -1,10 +1,10 @@
-"""Items as programs have them: data frames, lists of records or of texts, and whatever else gives one after the other.
+"""Items as programs have them: data frames, lists of records or texts, and other iterables.
 
-They are read as files of items are (app/datasets/rows.py): the columns that an item has become its fields, all others
-its metadata, and without a column `id` the rows are numbered 1, 2, 3, ... In a list of records a name that is nearly
-an item's field is taken for a slip, and refused where jobs are validated. Values that are missing (NaN, NaT, NA) are
-nothing, or null in metadata; dates, times and decimals are text (ISO 8601); binary values are left out; and an index
-called `id` is that column.
+They are read as item files are (app/datasets/rows.py): the columns that an item has become its fields, all others its
+metadata, and without a column `id` the rows are numbered 1, 2, 3, ... In a list of records a name that is close to an
+item's field is taken for a typo, and rejected by the job's validation. Missing values (NaN, NaT, NA) are left out, or
+null in metadata; dates, times and decimals become text (ISO 8601); binary values are dropped; and an index called `id`
+is that column.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from dicast.app.domain.item import FORMS, Item
 from dicast.app.domain.printable import printable
 
 MAX_RECORDS = 1_000_000
-"""Of one job that brings its items itself; more belong into a file."""
+"""The most items that a job brings itself; more belong into a file."""
 _FIELDS = frozenset(Item.model_fields)
 _PLAIN = (str, int, list, tuple, dict, BaseModel, type(None))
 _JUDGED = frozenset().union(*FORMS.values())
 
 
 class RecordError(ValueError):
-    """What was given as items is none. The message says what they may be, or what is wrong with which."""
+    """What was given as items is none. The message says what they may be, or which record is wrong."""
 
 
 def inline_items(value: Any) -> Any:
-    """The items in a frame, or in an iterable of records or texts, as a list of documents; all else as it is: names of
-    files, sources, and what is no items at all. Raises `RecordError`."""
+    """Return the items in a frame, or in an iterable of records or texts, as a list of documents.
+
+    Anything else is returned unchanged: file names, sources, and what is no items at all. Raises `RecordError`.
+    """
     if type(value).__name__ == "LazyFrame":
         raise RecordError("items: a lazy frame has no rows yet; call its collect()")
     framed = _rows(value)
@@ -58,7 +60,7 @@ def inline_items(value: Any) -> Any:
 
 
 def _is_plain(record: Mapping[Any, Any]) -> bool:
-    """Whether it is an item's document already."""
+    """Whether the record is an item's document already."""
     return "id" in record and all(name in _FIELDS and isinstance(value, _PLAIN) for name, value in record.items())
 
 
@@ -93,14 +95,16 @@ def _document(record: Any, number: int, first: Any, *, slips: bool) -> Any:
 
 @lru_cache(maxsize=1024)
 def _is_slip(name: str) -> bool:
-    """Whether it is nearly a field's name: promt, but not prompt_id."""
+    """Whether the name is close to a field's name: promt, but not prompt_id."""
     return bool(difflib.get_close_matches(name.lower()[:40], _FIELDS, n=1, cutoff=0.88))
 
 
 # ---------------------------------------------------------------------- frames
 def _rows(frame: Any) -> Iterator[dict[str, Any]] | None:
-    """The records of a pandas or polars frame, or of an Arrow table; None for what is none of these. They are known by
-    what they can do, so that none of these libraries is loaded."""
+    """Yield the records of a pandas or polars frame, or of an Arrow table; None for anything else.
+
+    Frames are recognised by their methods, so that none of these libraries is loaded.
+    """
     if hasattr(frame, "iter_rows") and hasattr(frame, "columns"):  # polars
         return (_cells(row) for row in frame.iter_rows(named=True))
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas
@@ -124,7 +128,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A cell as JSON can hold it; nothing for what is missing."""
+    """Convert a cell to what JSON can hold; None for a missing value."""
     if value is None or isinstance(value, str | bool | int | BaseModel):
         return value
     if isinstance(value, float):

@@ -55,7 +55,8 @@ class ReportAgent(Frozen):
 
     @classmethod
     def of(cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False) -> Self:
-        """Several pools and models (those that its deployments come to) are named one after the other."""
+        """Make the report's entry of an agent. Several pools and `models` (those of its deployments) are joined by
+        commas."""
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
         model = ", ".join(dict.fromkeys(models)) or agent.model
         return cls(name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief)
@@ -78,18 +79,18 @@ class ReportDimension(Frozen):
 
     @property
     def nominal(self) -> bool:
-        """Whether its scores have no order, so that no mean of them says anything."""
+        """Whether its scores have no order, so that their mean is meaningless."""
         return not self.ordered
 
     def combined(self, item_id: str, scores: Mapping[str, float], *, rated: bool) -> float | None:
-        """One score of an item from each judge's; raises `NotLearned`."""
+        """Combine the judges' scores of an item into one. Raises `NotLearned`."""
         if self.panel.learns and self.learned is not None:
             return self.learned.combined(item_id, scores, self.scale_min, rated=rated)
         return self.panel.combined(scores)
 
     @classmethod
     def of(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
-        """`panel` is how its judges' scores become one."""
+        """Make the report's entry of a dimension; `panel` is how its judges' scores are combined."""
         return cls(
             id=dimension.id,
             name=dimension.name,
@@ -107,7 +108,7 @@ class ReportDimension(Frozen):
 
 
 class ReportHeader(Frozen):
-    """What the ledger knows of a job when its work is done. `units` are those planned; durations are seconds."""
+    """What the ledger knows of a job when its work is done. `units` counts planned units; durations are seconds."""
 
     job_id: str
     project: str
@@ -126,7 +127,7 @@ class ReportHeader(Frozen):
         default=0, description="begun by workers that ended before they could report: at most so many more were made"
     )
     reason: str | None = None
-    """Why it was cancelled, if no user did it."""
+    """Why the job was cancelled, unless a user cancelled it."""
     stopped: list[Stop] = []
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
@@ -148,7 +149,7 @@ class ReportHeader(Frozen):
 
 
 class JudgeCell(Frozen):
-    """One judge on one dimension; `labels` and `spared` as in `DimensionReport`."""
+    """One judge on one dimension; `labels` and `spared` are as in `DimensionReport`."""
 
     judge: str
     n: int
@@ -160,8 +161,8 @@ class JudgeCell(Frozen):
 
 
 class PanelCell(Frozen):
-    """The panel's scores of one dimension, one an item: the mean and deviation over `n` items; `labels` as in
-    `DimensionReport`, without the items whose score lies between two labels."""
+    """The panel's scores of one dimension, one per item: mean and deviation over `n` items. `labels` is as in
+    `DimensionReport`, without items whose score lies between two labels."""
 
     n: int
     mean: float | None
@@ -170,15 +171,17 @@ class PanelCell(Frozen):
 
 
 class DimensionReport(Frozen):
-    """All opinions on one dimension. `by_judge` is empty where judges x dimensions exceed `MAX_CELLS`.
+    """All opinions on one dimension. `by_judge` is empty if judges x dimensions exceed `MAX_CELLS`.
 
-    `mean_difference`: how far two judges of the same text lie apart on average, in units of the scale; a hint, not a
-    coefficient of agreement. None without two judges of one text; of an escalating panel it is that of the judges who
-    are always asked, for the others are asked where these disagree. Of labels without an order it is the share of such
-    pairs that differ. `labels` tells how often each label was given, `questions` how often each question of a checklist
-    was answered with yes; both are empty for other scales. `panel` is None where its scores were not asked for.
-    `spared` are the judges' units that an escalating panel did not need. `scores` are those of all opinions, so texts
-    about which more judges were asked count more; the panel's are one a text.
+    `mean_difference` is how far two judges of the same text lie apart on average, in units of the scale; it is a hint,
+    not a coefficient of agreement. It is None without two judges of one text. For an escalating panel it covers the
+    judges that are always called, because the others are called only where these disagree. For labels without an order
+    it is the share of such pairs that differ.
+
+    `labels` tells how often each label was given, `questions` how often each question of a checklist was answered with
+    yes; both are empty for other scales. `panel` is None if its scores were not requested. `spared` counts the judges'
+    units that an escalating panel did not need. `scores` covers all opinions, so texts that more judges were called
+    about count more; the panel has one score per text.
     """
 
     dimension: ReportDimension
@@ -193,10 +196,10 @@ class DimensionReport(Frozen):
 
 
 class AgentReport(Frozen):
-    """All opinions of one agent. `overall` as in `Report`; `scores` is None where its dimensions have unlike scales.
+    """All opinions of one agent. `overall` is as in `Report`; `scores` is None if its dimensions have different scales.
 
     `models` are those that answered, as the provider names them, with the number of scores that each gave; beyond
-    `MAX_MODELS` they are `OTHER_MODELS`. `agent.model` is the one that was asked for.
+    `MAX_MODELS` they are counted as `OTHER_MODELS`. `agent.model` is the model that was requested.
     """
 
     agent: ReportAgent
@@ -209,7 +212,7 @@ class AgentReport(Frozen):
 
 
 class ResultFiles(Frozen):
-    """Where a job's results lie: absolute paths, as the process that wrote them sees them."""
+    """The absolute paths of a job's results, as seen by the process that wrote them."""
 
     directory: str
     opinions_jsonl: str
@@ -251,10 +254,10 @@ class Report(ReportHeader):
     statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
 
     as_html: ClassVar[Callable[[Report], str] | None] = None
-    """What shows a report in a notebook."""
+    """Renders a report for notebooks."""
 
     def _repr_html_(self) -> str | None:
-        """What notebooks ask for; None where nothing can show a report as HTML."""
+        """Return the report as HTML for notebooks; None if no renderer is registered."""
         as_html = type(self).as_html
         return as_html(self) if as_html is not None else None
 
@@ -264,7 +267,7 @@ class UnknownVoice(ValueError):
 
 
 class ReportBuilder:
-    """Gathers a report one opinion at a time; memory grows with judges x dimensions, not with opinions."""
+    """Builds a report one opinion at a time; memory grows with judges x dimensions, not with opinions."""
 
     def __init__(self, header: ReportHeader) -> None:
         self._header = header
@@ -281,7 +284,7 @@ class ReportBuilder:
         self._errors: dict[ErrorKind, ErrorTally] = {}
 
     def add_opinion(self, opinion: Opinion) -> None:
-        """Count one opinion; raises `UnknownVoice`. One on a variant of an item counts for itself alone."""
+        """Count one opinion; raises `UnknownVoice`. An opinion on a variant of an item counts only as `probed`."""
         try:
             tally = self._tallies[opinion.judge, opinion.criterion_id]
         except KeyError:
@@ -310,7 +313,7 @@ class ReportBuilder:
         self._errors.setdefault(error.kind, ErrorTally()).add(error)
 
     def build(self, files: ResultFiles) -> Report:
-        """The report of all that was added."""
+        """Return the report of everything that was added."""
         differences = self._differences.by_criterion()
         by_dimension = [self._dimension(d, differences.get(d.id)) for d in self._header.dimensions]
         by_agent = [self._agent(a) for a in self._header.agents]
@@ -341,7 +344,7 @@ class ReportBuilder:
         )
 
     def _statistics(self) -> JobStatistics:
-        """What may be told before anything is computed."""
+        """Return the statistics as far as they are known before anything is computed."""
         header = self._header
         learns = any(dimension.panel.learns for dimension in header.dimensions)
         asked = header.rated or header.groups or header.calibration is not None or learns

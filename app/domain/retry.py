@@ -72,10 +72,10 @@ def decide(
     at_most_once: bool = False,
     pool_down: bool = False,
 ) -> Retry | GiveUp:
-    """What follows a call that failed with `failure`.
+    """Return what follows a call that failed with `failure`.
 
-    `attempts` and `requeues` are those spent before this call. `retry_after_s` may be anything a header can hold:
-    NaN counts as absent, negative as now, infinity as the most allowed. `jitter` is the caller's chance, drawn once,
+    `attempts` and `requeues` are those spent before this call. `retry_after_s` may be anything a header can hold: NaN
+    counts as absent, negative as now, infinity as the most allowed. `jitter` is the caller's random number, drawn once,
     in [0, `JITTER_MAX_S`] seconds. `at_most_once`: what may have been paid for is not called again. `pool_down`: the
     call only tried whether the pool is up again.
     """
@@ -101,7 +101,8 @@ def decide(
 
 
 def given_up_late(retry: Retry, attempts: int) -> GiveUp:
-    """The end of a unit whose next call would come after its deadline; `attempts` are those spent before this call."""
+    """Return the end of a unit whose next call would come after its deadline; `attempts` are those spent before this
+    call."""
     argument = _NOT_RETRIED[ErrorKind.DEADLINE]
     return GiveUp(ErrorKind.DEADLINE, argument, attempts + int(retry.spends == "attempt"))
 

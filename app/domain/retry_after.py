@@ -1,4 +1,5 @@
-"""When a provider asks to be left alone: `retry-after` (RFC 9110 §10.2.3) and `retry-after-ms`, in every form seen."""
+"""When a provider asks clients to wait: `retry-after` (RFC 9110 §10.2.3) and `retry-after-ms`, in every form seen in
+practice."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ _LONGEST_VALUE = 200
 
 
 def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
-    """Seconds to wait, 0 <= result <= LONGEST_S; None if absent or unusable.
+    """Return the seconds to wait, 0 <= result <= LONGEST_S; None if absent or unusable.
 
-    A date is one of the server's clock: it counts from the server's own `date`, or from `now_s` (Unix time) if that is
-    absent.
+    A date is by the server's clock: it counts from the server's own `date` header, or from `now_s` (Unix time) if that
+    is absent.
 
-    Numbers (also with fraction or exponent) are delays, negative ones mean now. Dates are HTTP dates in any of the
-    three forms; without a zone they are UTC, in the past they mean now. A usable `retry-after-ms` is preferred because
-    it is finer. Of several values the longest counts: earlier retries are known to fail.
+    Numbers (also with fraction or exponent) are delays; negative ones mean now. Dates are HTTP dates in any of the
+    three forms; without a zone they are UTC, and past ones mean now. A usable `retry-after-ms` is preferred because it
+    is finer. Of several values the longest counts: earlier retries are known to fail.
     """
     seconds: list[float] = []
     milliseconds: list[float] = []
@@ -41,13 +42,14 @@ def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | N
 
 
 def _delays(value: str, now_s: float) -> list[float]:
-    """All delays in one header value; a proxy may have joined several with commas."""
+    """Return all delays in one header value; a proxy may have joined several with commas."""
     when = _instant(value)
     return [max(0.0, when - now_s)] if when is not None else _numbers(value)
 
 
 def _numbers(value: str) -> list[float]:
-    """NaN and infinity are texts, not numbers; `1e400` is a number, only a very long one."""
+    """Return the numbers in a header value. NaN and infinity are texts, not numbers; `1e400` is a number, only a very
+    long one."""
     parts = (part.strip() for part in value[:_LONGEST_VALUE].split(","))
     return [max(0.0, float(part)) for part in parts if _NUMBER.fullmatch(part)]
 

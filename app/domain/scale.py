@@ -40,9 +40,9 @@ PREFERENCES = {
     "choice": ("B", "tie", "A"),
     "strength": ("B much better", "B better", "tie", "A better", "A much better"),
 }
-"""What a judge of a pair may say, from the lowest score on."""
+"""What a judge of a pair may answer, from the lowest score on."""
 SHORT = {"pass_fail": {"labels": list(PASS_FAIL)}, "preference": {"preference": "choice"}}
-"""What a scale may be called in place of a mapping."""
+"""Names that stand for a scale in place of a mapping."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
@@ -51,7 +51,8 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=MAX_LABEL_CHAR
 
 
 class Scale(Strict):
-    """Whole numbers from `min` to `max`, both allowed; or one of the other kinds, whose `min` and `max` follow."""
+    """Whole numbers from `min` to `max`, both included; or one of the other kinds, from which `min` and `max`
+    follow."""
 
     min: int = Field(default=1, ge=-MAX_SCORE, le=MAX_SCORE)
     max: int = Field(default=10, ge=-MAX_SCORE, le=MAX_SCORE)
@@ -64,7 +65,7 @@ class Scale(Strict):
 
     @cached_property
     def kind(self) -> Kind:
-        """Of which kind it is."""
+        """The kind of the scale."""
         if self.labels:
             return "labels"
         if self.checklist:
@@ -73,28 +74,29 @@ class Scale(Strict):
 
     @property
     def nominal(self) -> bool:
-        """Whether its scores have no order, so that no mean of them says anything."""
+        """Whether its scores have no order, so that their mean is meaningless."""
         return not self.ordered
 
     @cached_property
     def options(self) -> tuple[str, ...]:
-        """What a judge chooses from, by score from `min` on; none of numbers and checklists."""
+        """The labels that a judge chooses from, by score from `min` on; () for numbers and checklists."""
         return tuple(self.labels) if self.preference is None else PREFERENCES[self.preference]
 
     def label(self, score: int) -> str | None:
-        """What a score on the scale means in words; None of numbers and checklists."""
+        """Return the label of a score on the scale; None for numbers and checklists."""
         options = self.options
         return options[score - self.min] if options else None
 
     def score_of(self, label: str) -> int | None:
-        """The score of a label, None for what is none. Upper and lower case differ, encodings of a letter do not."""
+        """Return the score of a label, or None if there is no such label. Case is significant, Unicode normalisation is
+        not."""
         wanted = _composed(label)
         places = (place for place, option in enumerate(self.options, self.min) if _composed(option) == wanted)
         return next(places, None)
 
     @property
     def told(self) -> str:
-        """What a person may give, in words."""
+        """A description of what a person may give."""
         if self.options:
             return f"one of {', '.join(self.options)}"
         if self.checklist:
@@ -104,7 +106,7 @@ class Scale(Strict):
     @model_validator(mode="before")
     @classmethod
     def _bounds_of_kind(cls, data: Any) -> Any:
-        """Puts the bounds in that follow from the kind; one kind at a time."""
+        """Set the bounds that follow from the kind. A scale may be of one kind only."""
         if isinstance(data, str):
             if data not in SHORT:
                 raise ValueError(f"must be a mapping, or one of {', '.join(SHORT)}, got {data[:60]!r}")
@@ -141,14 +143,14 @@ class Scale(Strict):
 
     @model_serializer(mode="wrap")
     def _as_given(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Only what its kind has: a scale of numbers is written as it always was, and digests of it stay the same."""
+        """Write only the fields of its kind, so that numeric scales and their digests stay as they always were."""
         fields: dict[str, Any] = handler(self)
         wanted = {"numbers": {"min", "max"}, "labels": {"labels", "ordered"}}.get(self.kind, {self.kind})
         return {name: value for name, value in fields.items() if name in wanted}
 
 
 def _bounds(kind: str, given: Any) -> dict[str, int]:
-    """None that could be refused: what is wrong is said of the field that was given."""
+    """Return the bounds of a kind. They are always valid: what is wrong is reported for the field that was given."""
     if kind == "preference":
         return {"min": -2, "max": 2} if given == "strength" else {"min": -1, "max": 1}
     many = len(given) if isinstance(given, list) else 1

@@ -1,4 +1,4 @@
-"""A job's statistics as rows, one a figure: for data frames."""
+"""A job's statistics as rows, one per figure, for data frames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class StatisticRow(NamedTuple):
     """One figure.
 
     `part` is where it stands in a dimension's statistics (`voices`, `person`, `judges`, `people`, `groups.means`, ...;
-    '' for its own figures), `name` whose it is (a judge, a group, `a - b` for a difference), `statistic` what it is.
-    Unknown figures have a `reason` and neither value nor interval; `p` is corrected for all that were compared.
+    '' for its own figures), `name` is whose it is (a judge, a group, `a - b` for a difference), `statistic` is what it
+    is. Unknown figures have a `reason` and neither value nor interval; `p` is corrected for all that were compared.
     """
 
     dimension: str
@@ -34,7 +34,7 @@ class StatisticRow(NamedTuple):
 
 
 def statistic_rows(found: JobStatistics) -> Iterator[StatisticRow]:
-    """All figures, in the order of the report; first what a question asked, where it ended the job."""
+    """Yield all figures in the order of the report; the answer of a question that ended the job comes first."""
     stopped = found.stopped
     if stopped is not None:
         yield _row(stopped.dimension, (("stopped", "known"), "", None, stopped.known))

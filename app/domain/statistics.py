@@ -1,6 +1,6 @@
 """Exact statistics of whole-number scores, gathered one score at a time.
 
-Scores are whole numbers on a scale of at most 1001 values, so a histogram says everything: mean, median and deviation
+Scores are whole numbers on a scale of at most 1001 values, so a histogram is complete: mean, median and deviation
 follow from it exactly (up to one final rounding), and memory does not grow with the number of scores.
 """
 
@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ScoreStatistics(BaseModel):
-    """What is known of a group of scores. `failures` are opinions without a score and enter nothing else.
+    """Statistics of a group of scores. `failures` counts opinions without a score, which enter nothing else.
 
-    Without scores, of labels without an order, and for `sd` (of a sample, n - 1) with fewer than two scores, the
-    figures are None.
+    The figures are None without scores, for labels without an order, and for `sd` (of a sample, n - 1) with fewer than
+    two scores.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -36,7 +36,7 @@ class ScoreStatistics(BaseModel):
 
 
 def describe(histogram: Mapping[int, int], failures: int = 0, *, nominal: bool = False) -> ScoreStatistics:
-    """The statistics of the scores that `histogram` counts; of `nominal` ones no more than how often each occurs."""
+    """Return the statistics of the scores that `histogram` counts; for `nominal` scores only how often each occurs."""
     counts = {score: histogram[score] for score in sorted(histogram) if histogram[score]}
     n = sum(counts.values())
     if not n or nominal:
@@ -59,7 +59,7 @@ def describe(histogram: Mapping[int, int], failures: int = 0, *, nominal: bool =
 
 
 def _ranked(counts: Mapping[int, int], rank: int) -> int:
-    """The score at place `rank` (from 0) when all are sorted; `counts` is ascending."""
+    """Return the score at index `rank` (from 0) of the sorted scores; `counts` is ascending."""
     for score, count in counts.items():
         rank -= count
         if rank < 0:
@@ -85,7 +85,7 @@ class Tally:
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
-    """One tally of all scores of several."""
+    """Return one tally of the scores of several."""
     whole = Tally()
     for tally in tallies:
         whole.histogram.update(tally.histogram)
@@ -94,7 +94,7 @@ def merged(tallies: Iterable[Tally]) -> Tally:
 
 
 class Weighted(NamedTuple):
-    """A group of scores on one scale, and how much it counts."""
+    """A group of scores on one scale, and its weight."""
 
     histogram: Mapping[int, int]
     scale_min: int
@@ -103,11 +103,11 @@ class Weighted(NamedTuple):
 
 
 def weighted_position(groups: Iterable[Weighted]) -> float | None:
-    """Where the scores lie between the ends of their scales, 0 to 1, weighted.
+    """Return where the scores lie between the ends of their scales, 0 to 1, weighted:
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
 
-    over the groups d that have a score. None if there is none, or all that have one weigh nothing.
+    over the groups d that have a score. It is None if there is none, or if all that have one weigh nothing.
     """
     reached, weights = 0.0, 0.0
     for histogram, scale_min, scale_max, weight in groups:
@@ -119,20 +119,20 @@ def weighted_position(groups: Iterable[Weighted]) -> float | None:
 
 
 class Disagreement(NamedTuple):
-    """How far judges lie apart on one criterion: the mean over `pairs` of |difference| in units of the scale. Of labels
-    without an order, the share of the pairs that differ."""
+    """The distance between judges on one criterion: the mean over `pairs` of |difference| in units of the scale, or for
+    labels without an order the share of the pairs that differ."""
 
     mean_difference: float
     pairs: int
 
 
 class PairwiseDifferences:
-    """How far the judges of the same text lie apart, from a bounded sample of the texts.
+    """Measures how far the judges of the same text lie apart, from a bounded sample of the texts.
 
     A pair is two scores of different judges for one item, replicate and criterion. At most `capacity` scores are
-    kept. Beyond that, items are sampled by a threshold on the hash of (item, replicate), which halves until the rest
-    fits (adaptive sampling after Wegman): whether an item is in depends on nothing but its id and the whole set, so
-    the outcome is the same in whatever order scores arrive. Exact as long as `share` is 1.
+    stored. Beyond that, items are sampled by a threshold on the hash of (item, replicate), which halves until the rest
+    fits (adaptive sampling after Wegman): whether an item is in depends on nothing but its id and the whole set, so the
+    result does not depend on the order of scores. It is exact as long as `share` is 1.
     """
 
     def __init__(self, capacity: int = 100_000, nominal: Collection[str] = ()) -> None:
@@ -169,7 +169,7 @@ class PairwiseDifferences:
                 del self._texts[text]
 
     def by_criterion(self) -> dict[str, Disagreement]:
-        """The criteria on which at least one text has two judges' scores."""
+        """Return the disagreement on each criterion for which at least one text has two judges' scores."""
         differences: Counter[str] = Counter()
         pairs: Counter[str] = Counter()
         for _, scores_by_criterion in self._texts.values():

@@ -1,4 +1,4 @@
-"""Why a job asks no more at a place, which is a model of a pool."""
+"""Why a job has stopped calling a place, which is a model of a pool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dicast.app.domain.opinion import ErrorKind
 
 class Stop(BaseModel):
     """The job's first `after` units at the place all ended in this error (0: no call could be made at all, or the job
-    gave up waiting). `kind` is what the units end in that were not asked."""
+    gave up waiting). `kind` is the error of the units that were not called."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -26,7 +26,7 @@ class Stop(BaseModel):
 
     @property
     def reason(self) -> str:
-        """One line for people: where, after how much, and what the error said."""
+        """One line for people: where, after how many calls, and what the error said."""
         if self.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE):
             return self.message
         if self.after == 0:
@@ -37,5 +37,5 @@ class Stop(BaseModel):
 
 
 def place(pool: str, model: str) -> str:
-    """Names where a job asks; pools' names hold no '|'."""
+    """Return the name of a place where a job makes calls; pools' names hold no '|'."""
     return f"{pool}|{model}"

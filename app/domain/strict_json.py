@@ -20,7 +20,8 @@ from typing import TypeAlias
 MAX_DEPTH = 32
 MAX_DIGITS = 40
 MAX_BROKEN = 100
-"""Each error of the library counts the lines before it, so only so many are borne: time stays linear in the text."""
+"""The most broken objects that are tolerated: each error of the library counts the lines before it, so this keeps time
+linear in the text."""
 
 _SPACE = " \t\r\n"
 _OBJECT = re.compile(r'\{[ \t\r\n]*+["}]')
@@ -36,7 +37,7 @@ class JsonError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Stands where a value was that nobody may rely on."""
+    """A placeholder for a value that cannot be relied on."""
 
     reason: str
 
@@ -53,7 +54,7 @@ class Found:
 
 
 def loads(text: str) -> Json:
-    """The one JSON value that `text` is, after an optional byte order mark; raises `JsonError`."""
+    """Parse the one JSON value in `text`, after an optional byte order mark. Raises `JsonError`."""
     body = text.removeprefix("\ufeff").strip(_SPACE)
     value, end = _decode(body, 0)
     if end != len(body):
@@ -62,10 +63,10 @@ def loads(text: str) -> Json:
 
 
 def outermost_objects(text: str) -> Iterator[Found]:
-    """The JSON objects in a text that may hold anything else, in order, none of them inside another.
+    """Yield the JSON objects in a text that may hold anything else, in order, none of them inside another.
 
-    What opens like an object and is none (code, a set, an unfinished answer) is passed over up to the place where it
-    ceases to be JSON, so that no character is read twice; behind `MAX_BROKEN` of them nothing is looked for.
+    What opens like an object and is none (code, a set, an unfinished answer) is skipped up to where it ceases to be
+    JSON, so that no character is read twice; the search ends after `MAX_BROKEN` of them.
     """
     start = broken = 0
     while broken < MAX_BROKEN and (opening := _OBJECT.search(text, start)):
@@ -79,7 +80,7 @@ def outermost_objects(text: str) -> Iterator[Found]:
 
 
 def _decode(text: str, start: int) -> tuple[Json, int]:
-    """The value that begins at `start`, and the position behind it."""
+    """Return the value that begins at `start`, and the position after it."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:

@@ -39,18 +39,19 @@ from dicast.app.domain.material import TemplateError, quoted
 
 MAX_TEMPLATE_CHARS = 20_000
 STEPS = 200_000
-"""Of loops, and operations: some tenths of a second."""
+"""The most loop steps and operations: some tenths of a second."""
 WORK = 1_000_000
-"""Beside 64 for each byte of the item's texts."""
+"""The most work, in addition to 64 for each byte of the item's texts."""
 STEP = 50
 CHARACTER = 8
-"""What an operation costs for each character that it handles or makes."""
+"""The cost of an operation for each character that it handles or makes."""
 ENTRY = 32
-"""What it costs for each entry that it reaches: by the time that a visit takes, and the memory that a new one needs."""
+"""The cost of an operation for each entry that it reaches, by the time of a visit and the memory that a new entry
+needs."""
 DEPTH = 250
-"""Most lists and mappings within each other that an operation goes through."""
+"""The most levels of nested lists and mappings that an operation goes through."""
 RENDERED_CHARS = 200_000
-"""Most characters of a rendered template beyond four times the item's texts."""
+"""The most characters of a rendered template beyond four times the item's texts."""
 RESERVED = (">", "MATERIAL", "END OF MATERIAL", "NONCE:", "SCALE:", "LABELS:", "QUESTIONS:", "CRITERION:", "IMAGE ")
 JUDGED: Mapping[ItemKind, tuple[str, ...]] = {
     "text": ("text",), "pair": ("text_a", "text_b"), "conversation": ("messages",), "candidates": ()
@@ -95,18 +96,18 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 def check_template(source: str) -> None:
-    """Whether the template can be used at all. Raises `TemplateError`."""
+    """Check that the template can be used at all. Raises `TemplateError`."""
     _compiled(source)
 
 
 def rendered(source: str, item: Item, nonce: str) -> list[str]:
-    """The item's material as the template arranges it, in lines: the author's own, and values behind `> `. The same
-    arguments give the same lines. Raises `TemplateError`, naming the item."""
+    """Return the item's material as the template arranges it, in lines: the author's own, and values quoted with `> `.
+    It is deterministic. Raises `TemplateError`, naming the item."""
     return arranged(source, plain(item), nonce)[0]
 
 
 def plain(item: Item) -> dict[str, Any]:
-    """All that a template may know of the item, as data that JSON can hold."""
+    """Return everything that a template may know of the item, as data that JSON can hold."""
     fields: dict[str, Any] = {"id": item.id, "metadata": item.metadata, "images": _pictures(item, item.images or ())}
     texts = ("text", "text_a", "text_b", "prompt", "reference")
     fields |= {name: value for name in texts if (value := getattr(item, name)) is not None}
@@ -116,8 +117,10 @@ def plain(item: Item) -> dict[str, Any]:
 
 
 def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list[str], int]:
-    """The lines of `rendered` for an item that is `plain`, and the work that they took. Raises `TemplateError`, and
-    MemoryError where this process may have no more."""
+    """Return the lines of `rendered` for an item that is `plain`, and the work that they took.
+
+    Raises `TemplateError`, and MemoryError if this process may allocate no more.
+    """
     name = material["fields"]["id"]
     budget = _Budget(material["bytes"], nonce)
     most = budget.left
@@ -143,14 +146,14 @@ def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list
 
 
 def _turn(item: Item, turn: Turn) -> dict[str, Any]:
-    """A message as data. Its tool calls are JSON, as text."""
+    """Return a message as data, with its tool calls as JSON text."""
     said = {"name": turn.name, "tool_calls": turn.calls or None, "tool_call_id": turn.tool_call_id}
     always = {"role": turn.role, "content": turn.content or "", "images": _pictures(item, turn.images or ())}
     return always | {name: value for name, value in said.items() if value is not None}
 
 
 def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:
-    """What can be told of images; each stands behind what the template writes, under its number."""
+    """Return what a template may know of images; each image stands after the template's text, under its number."""
     numbers = {id(image): number for number, image in enumerate(item.all_images, 1)}
     return [
         {"number": numbers[id(image)], "name": named(image, f"image {numbers[id(image)]}"),
@@ -184,7 +187,7 @@ def _fenced(whole: str, nonce: str, values: list[str]) -> list[str]:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Knows data and nothing else: no attribute or method of an object can be reached."""
+    """A sandbox in which only data can be reached: no attribute or method of an object."""
 
     intercepted_binops = frozenset({"+", "-"})
 
@@ -217,7 +220,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Counted(NodeTransformer):
-    """Has what the environment does not see go through it: loops, joined texts, comparisons, slices."""
+    """Wraps what the environment does not intercept, so that it is counted: loops, joined texts, comparisons,
+    slices."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  as Jinja2 calls it
         self.generic_visit(node)
@@ -251,7 +255,7 @@ def _through(name: str, value: Any) -> nodes.Filter:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str) -> tuple[Compiled, Set[str]]:
-    """The template, and the names that it uses."""
+    """Return the compiled template, and the names that it uses."""
     if len(source) > MAX_TEMPLATE_CHARS:
         raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARS} characters")
     if "\x00" in source:
@@ -305,7 +309,7 @@ def _check_constant(node: nodes.Const) -> None:
 
 
 def _whole(text: str) -> bool:
-    """Whether UTF-8 can hold it."""
+    """Whether UTF-8 can encode the text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -319,7 +323,7 @@ def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
 
 @pass_context
 def _finalize(_context: Any, value: Any) -> str:
-    """A mark in the value's place; with the context Jinja2 cannot do it while it compiles."""
+    """Print a mark in the value's place; the context argument keeps Jinja2 from doing this at compile time."""
     if isinstance(value, Undefined):
         str(value)
     budget = _budget.get()
@@ -332,8 +336,11 @@ def _finalize(_context: Any, value: Any) -> str:
 
 
 def _weight(value: Any, most: int) -> int:
-    """What the value weighs with all that is reached from it; a value that is reached twice weighs twice. More than
-    `most` is counted no further. Raises `TemplateError` for what is nested deeper than `DEPTH`."""
+    """Return the weight of the value with everything that is reached from it; a value that is reached twice weighs
+    twice.
+
+    Counting ends beyond `most`. Raises `TemplateError` for what is nested deeper than `DEPTH`.
+    """
     if isinstance(value, str):
         return CHARACTER * len(value)
     weight, level = 0, [value]
@@ -413,7 +420,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "trim": lambda value: str(value).strip(),
     "upper": lambda value: str(value).upper(),
 }
-"""What templates may do with a value. None does more than a few times its value's size."""
+"""The filters that templates may use. None costs more than a few times its value's size."""
 
 
 def _charged(function: Callable[..., Any]) -> Callable[..., Any]:

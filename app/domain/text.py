@@ -1,4 +1,4 @@
-"""Two ways to make foreign text safe: `clean` to keep it, `shown` to log it."""
+"""Two ways to make untrusted text safe: `clean` to store it, `shown` to log it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ _REPLACEMENT = "\ufffd"
 
 
 def clean(text: str) -> str:
-    """`text` without what a store, JSON, Parquet or a terminal could choke on.
+    """Return `text` without what a store, JSON, Parquet or a terminal could choke on.
 
-    Lone surrogates become U+FFFD, line ends become LF, control characters other than tab and LF are dropped.
-    Holds: the result encodes to UTF-8, and cleaning twice changes nothing more.
+    Lone surrogates become U+FFFD, line ends become LF, control characters other than tab and LF are dropped. The result
+    encodes to UTF-8, and cleaning it again changes nothing.
     """
     return _CONTROL.sub("", _LINE_END.sub("\n", _SURROGATE.sub(_REPLACEMENT, text)))
 
 
 def shown(text: str, limit: int) -> str:
-    """`text` as one line for a log: unprintable characters escaped, cut to about `limit` characters with a note."""
+    """Return `text` as one line for a log: unprintable characters escaped, cut to about `limit` characters with a
+    note."""
     head = "".join(char if char.isprintable() else _escaped(char) for char in text[:limit])
     if len(head) <= limit and len(text) <= limit:
         return head

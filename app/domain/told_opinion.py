@@ -1,4 +1,4 @@
-"""One opinion as a panel's chief is told of it (see app/domain/chief.py)."""
+"""One opinion as it is shown to a panel's chief (see app/domain/chief.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dicast.app.domain.fields import Id, Strict
 
 
 class ToldOpinion(Strict):
-    """What a chief is told of one judge's opinion on an item; `said` is None of a judge who has none."""
+    """What a chief is shown of one judge's opinion on an item; `said` is None for a judge without one."""
 
     round: int = Field(ge=0)
     criterion: Id
@@ -18,5 +18,5 @@ class ToldOpinion(Strict):
 
     @property
     def bytes(self) -> int:
-        """Of its texts in UTF-8."""
+        """The size of its texts in UTF-8."""
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in (self.said or "", self.argument))

@@ -34,7 +34,7 @@ _CLAIMS = {
 
 
 class Ends(NamedTuple):
-    """How a claim names the ends of the scale; `numbers`: they are those of all dimensions."""
+    """How a claim names the ends of the scale; with `numbers`, they are the ends of every dimension's scale."""
 
     low: str
     high: str
@@ -42,7 +42,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, dimensions: Sequence[Dimension]) -> Ends:
-        """The one scale's ends, or words where there are several, or no numbers."""
+        """Return the ends of the one scale, or words if there are several scales, or scales without numbers."""
         scales = {(dimension.scale.min, dimension.scale.max) for dimension in dimensions}
         if len(scales) > 1 or any(dimension.scale.kind != "numbers" for dimension in dimensions):
             return cls("the lowest score", "the highest score", numbers=False)
@@ -51,8 +51,8 @@ class Ends(NamedTuple):
 
 
 class Variants:
-    """What a job's probes try out. `seed` decides which items are drawn, and which attacks each gets; `shown` is the
-    metadata that judges see."""
+    """The variants that a job's probes try out. `seed` decides which items are drawn, and which attacks each gets;
+    `shown` is the metadata that judges see."""
 
     def __init__(
         self, probes: Sequence[Probe], dimensions: Sequence[Dimension], seed: str, shown: Sequence[str] = ()
@@ -60,15 +60,15 @@ class Variants:
         self._probes, self._ends, self._seed, self._shown = tried(probes), Ends.of(dimensions), seed, shown
 
     def count(self, items: int) -> int:
-        """How many variants are added to so many items."""
+        """Return how many variants are added to a job of `items` items."""
         return count_variants(self._probes, items)
 
     def chosen(self, items: int) -> list[int]:
-        """The places of the items that are varied, of so many, ascending."""
+        """Return the places of the items that are varied, out of `items`, ascending."""
         return sorted({place for probe in self._probes for place in self._drawn(probe, items)})
 
     def variants(self, item: Item, place: int, items: int) -> Iterator[Item]:
-        """Those of the item at one of the chosen places, in the order of the job's probes."""
+        """Yield the variants of the item at one of the chosen places, in the order of the job's probes."""
         for probe in self._probes:
             drawn = self._drawn(probe, items)
             at = bisect_left(drawn, place)
@@ -81,11 +81,12 @@ class Variants:
                 yield from _varied(item, probe, self._ends)
 
     def _drawn(self, probe: TriedProbe | Injection, items: int) -> list[int]:
-        """Evenly, and for each probe for itself."""
+        """Return the items drawn for a probe, uniformly and independently of other probes."""
         return _drawn(self._seed, probe.probe, min(probe.items, items), items)
 
     def _attacks(self, item: Item, first: int, count: int) -> list[Attack]:
-        """The next ones from `first` on that fit the item, so that each comes about as often as the others."""
+        """Return the next attacks from `first` on that fit the item, so that each is used about as often as the
+        others."""
         order = _shuffled(self._seed)
         turn = first % len(order)
         return [attack for attack in order[turn:] + order[:turn] if _fits(attack, item, self._shown)][:count]
@@ -109,7 +110,7 @@ def _shuffled(seed: str) -> list[Attack]:
 
 
 def _number(*what: str) -> int:
-    """As if drawn evenly from 64 bits, and the same for the same."""
+    """Return a hash of `what`, uniform over 64 bits."""
     return int.from_bytes(hashlib.blake2b("\0".join(what).encode(), digest_size=8).digest(), "big")
 
 
@@ -143,7 +144,7 @@ def _fits(attack: Attack, item: Item, shown: Sequence[str]) -> bool:
 
 
 def attacked(item: Item, attack: Attack, ends: Ends, shown: Sequence[str] = ()) -> Item:
-    """The item with an attack in it."""
+    """Return the item with an attack in it."""
     words, label = worded(attack, ends.low, ends.high), f"injection:{attack.id}"
     match attack.place:
         case "prompt":

@@ -43,15 +43,18 @@ MAX_QUOTE_CHARS = 5_000
 MAX_QUOTES = 50
 RAW_CHARS = 500
 UNKNOWN_TOLD = 5
-"""Most entries of one answer with ids that were not asked for that are told of."""
+"""The most entries of one answer with unknown ids that are reported."""
 
 _ARGUED_KEYS = frozenset({"argument", "cited_evidence"})
 
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """One accepted opinion. Holds: the score is on the scale, the texts are clean. `label` is what the score means on a
-    scale that has words for it, `answers` are those of a checklist: the score is the number of the true ones."""
+    """One accepted opinion. Its score is on the scale, and its texts are clean.
+
+    `label` is what the score means on a scale with labels, `answers` are those of a checklist: the score is the number
+    of true ones.
+    """
 
     score: int
     argument: str
@@ -82,7 +85,7 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class BatchReading:
-    """What a batched answer brought. Holds: every dimension asked for is accepted, missing, or named in `corrupt`."""
+    """The opinions in a batched answer. Every dimension asked for is accepted, missing, or named in `corrupt`."""
 
     accepted: dict[str, Judgment]
     missing: list[str]
@@ -90,13 +93,13 @@ class BatchReading:
 
 
 class _Refused(ValueError):
-    """Carries the reason from the rule that found it to the reading that reports it."""
+    """Carries the reason from the rule that rejects an answer to the function that reports it."""
 
 
 def read_single(
     text: str, *, structured: bool, nonce: str, scale: Scale, dissent: bool = False
 ) -> Judgment | Malformed:
-    """One dimension's answer; `dissent`: of a panel's chief. Never raises, whatever the text."""
+    """Read one dimension's answer; with `dissent`, a panel chief's. Never raises, whatever the text."""
     try:
         answer = _find(text, structured=structured, nonce=nonce)
         return _verdict({key: value for key, value in answer.items() if key != "nonce"}, scale, dissent)
@@ -107,7 +110,7 @@ def read_single(
 def read_batch(
     text: str, *, structured: bool, nonce: str, dimensions: Sequence[Dimension], dissent: bool = False
 ) -> BatchReading:
-    """A batched answer; `dissent`: of a panel's chief. Never raises, whatever the text."""
+    """Read a batched answer; with `dissent`, a panel chief's. Never raises, whatever the text."""
     try:
         entries = _find(text, structured=structured, nonce=nonce).get("opinions")
         if not isinstance(entries, list):
@@ -142,7 +145,7 @@ def read_batch(
 
 
 def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
-    """Rules 1 to 3."""
+    """Find the answer by rules 1 to 3."""
     if len(text) > MAX_ANSWER_CHARS:
         raise _Refused(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
     if not structured:
@@ -163,7 +166,7 @@ def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
 
 
 def _carrying(nonce: str, text: str) -> dict[str, Json]:
-    """A flawed object cannot be asked for its nonce: one whose source holds it counts as carrying it."""
+    """Return the one object with this nonce. A flawed object counts if its source contains the nonce."""
     carrying: dict[str, dict[str, Json]] = {}
     for found in outermost_objects(text) if nonce in text else ():
         if isinstance(found.value, Flaw):
@@ -177,7 +180,7 @@ def _carrying(nonce: str, text: str) -> dict[str, Json]:
 
 
 def _named(entry: Json) -> tuple[str, dict[str, Json]]:
-    """An entry of a batch as its criterion's id and the rest."""
+    """Split an entry of a batch into its criterion's id and the rest."""
     if isinstance(entry, Flaw):
         raise _Refused(entry.reason)
     if not isinstance(entry, dict):
@@ -197,7 +200,7 @@ def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale, dissent: bool) ->
 
 
 def _verdict(opinion: dict[str, Json], scale: Scale, dissent: bool) -> Judgment:
-    """Rules 4 to 6."""
+    """Read an opinion by rules 4 to 6."""
     key = "label" if scale.options else "answers" if scale.checklist else "score"
     keys = {*_ARGUED_KEYS, key, *(("dissent",) if dissent else ())}
     if missing := keys - opinion.keys():
@@ -274,5 +277,6 @@ def _text(value: Json, field: str, most: int) -> str:
 
 
 def _dumped(value: Json) -> str:
-    """One text for one value, whatever the order of its keys. True and 1 differ, as they do not in Python."""
+    """Return the same text for equal values, whatever the order of their keys. True and 1 differ, as they do not in
+    Python."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=lambda flaw: f"<{flaw.reason}>")

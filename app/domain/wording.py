@@ -1,4 +1,4 @@
-"""How a judge is told what lies before it: one text, two to compare, or a conversation."""
+"""How the prompt describes what is judged: one text, two to compare, or a conversation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dicast.app.domain.item import Item
 
 
 class Wording(NamedTuple):
-    """The parts of a question that depend on the kind of its item."""
+    """The parts of a prompt that depend on the kind of its item."""
 
     task: str
-    """What a judge does, in the system text."""
+    """What a judge does, for the system text."""
     one: str
-    """What it is asked behind the material, by one criterion."""
+    """The request behind the material, for one criterion."""
     several: str
-    """And by several."""
+    """The request for several criteria."""
     argument: str
-    """What its argument is to tell."""
+    """What the judge's argument is to say."""
     quoted: str
-    """What its quotes are from."""
+    """What the judge's quotes are from."""
 
 
 _TEXT = Wording(
@@ -59,7 +59,7 @@ _CONVERSATION = Wording(
 
 
 def wording(item: Item) -> Wording:
-    """The words for this item."""
+    """Return the words for this item."""
     if item.kind == "conversation":
         return _CONVERSATION if item.judged == "conversation" else _LAST_ANSWER
     return _PAIR if item.kind == "pair" else _TEXT

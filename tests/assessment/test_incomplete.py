@@ -167,9 +167,9 @@ def test_two_runs_say_whose_shift_is_no_samples(tmp_path: Path) -> None:
     out = StringIO()
     print_comparison(found, Console(file=out, width=160))
     said = " ".join(out.getvalue().split())
-    assert "Not asked everywhere, for those before had decided: third (clear). How far" in said
+    assert "Not asked about all items, because earlier judges had settled the outcome: third (clear). Their" in said
     page = write_comparison(found, runs[0][1], runs[1][1], tmp_path / "compare.html").read_text(encoding="utf-8")
-    assert "Not asked everywhere, for those before had decided: third (clear)" in page
+    assert "Not asked about all items, because earlier judges had settled the outcome: third (clear)" in page
 
 
 def test_where_one_judge_alone_was_asked_everywhere_nothing_is_said_of_their_agreement(tmp_path: Path) -> None:
