@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dicast.app.access.keys import AccessKeys
 from dicast.app.application import create_app
 from dicast.app.cluster.view import NodeStatus
 from dicast.workers.nodes.beacon import Beacon, Resting
@@ -134,13 +135,21 @@ def test_watching_tells_again_and_again(environ: dict[str, str], tmp_path: Path,
     assert [look[0]["id"] for look in looks] == [node.id] * 2
 
 
-def test_a_revoked_node_is_told_as_revoked_and_not_as_silent(environ: dict[str, str]) -> None:
-    """Whoever looks for what is wrong with it finds that somebody wanted it so."""
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_a_revoked_node_is_told_as_revoked_and_not_as_silent(environ: dict[str, str], *, all_at_once: bool) -> None:
+    """Whoever looks for what is wrong with it finds that somebody wanted it so. The other node has not joined by a
+    token, so that revoking all is nothing to it."""
     app = create_app({**environ, "DICAST_TOKEN_SECRET": "a secret of the tests, of 32 bytes or more"})
     nodes = [Node.here(f"{name}@h", limit=2, slots=2) for name in ("revoked", "silent")]
     for node in nodes:
         app.registry.announce(node, WIDTH)
-    app.tokens.revoke_node(nodes[0].id)
+    if all_at_once:
+        app.store.hset(
+            AccessKeys(app.settings.namespace).store_users, nodes[0].id, '{"user":"u","digest":"d","until":9e9}'
+        )
+        assert app.membership.revoke_all() == 1
+    else:
+        app.membership.put_out(nodes[0].id)
     assert app.cluster.node("revoked").status is NodeStatus.ONLINE, "until it is not heard any more"
     for node in nodes:
         app.registry.silence(node)

@@ -103,6 +103,7 @@ class Membership:
         self._tokens.revoke_node("")
         nodes = self._users.nodes()
         for node in nodes:
+            self._tokens.revoke_node(node)  # by which those who look on know why it is not heard any more
             self._users.delete(node)
         return len(nodes)
 
