@@ -24,25 +24,25 @@ REFUSALS = (429, 529)
 
 
 def of_one_core(percent: float) -> float:
-    """Percent of all cores of this machine in percent of one, which is what the rules count: 75 of four are 300."""
+    """Convert percent of all cores to percent of one core, the unit of the rules: 75 % of four cores are 300."""
     return percent * (psutil.cpu_count() or 1)
 
 
 def cpu_percent() -> float:
-    """CPU used on this machine since the last call, percent of one core: four busy cores are 400."""
+    """Return the CPU used on this machine since the last call, in percent of one core: four busy cores are 400."""
     return of_one_core(float(psutil.cpu_percent(interval=None)))
 
 
 def load_percent() -> float:
-    """Load of this machine over five minutes, percent of one core: what runs, and what waits for a core."""
+    """Return the load average of this machine over five minutes, in percent of one core."""
     return 100.0 * psutil.getloadavg()[1]
 
 
 class NodeWidth:
-    """One process's width, safe to use from any thread.
+    """The width of one process; safe to use from any thread.
 
-    `rules` None keeps it at `configured`. `cpu`, `load` and `clock` (s, monotonic) are asked by `look` alone, which is
-    to be called about once a second.
+    Without `rules` the width stays at `configured`. `cpu`, `load` and `clock` (s, monotonic) are called only by `look`,
+    which should be called about once a second.
     """
 
     def __init__(
@@ -64,23 +64,24 @@ class NodeWidth:
 
     @property
     def width(self) -> int:
-        """Most calls that may be open in this process now."""
+        """The most calls that may be open in this process now."""
         return self._engine.state.limit
 
     def resize(self, configured: int) -> None:
-        """Have another width than before; what the rules have taken of it stays taken."""
+        """Change the configured width. A reduction that the rules have made stays in force."""
         with self._lock:
             self._engine.state.configure(configured)
 
     def record(self, outcome: CallOutcome | None) -> None:
-        """Count how a call ended; one that was not made, or was refused, tells nothing of the node."""
+        """Count how a call ended. Calls that were not made, or that the provider refused, say nothing about this
+        node."""
         if outcome is None or outcome.status in REFUSALS:
             return
         with self._lock:
             record(self._engine.state, not 200 <= outcome.status < 300, self._clock())
 
     def look(self) -> RulesStatus:
-        """Sample the CPU and apply the rules where that is due; one line is logged for each adjustment."""
+        """Sample the CPU and apply the rules when they are due. Each adjustment is logged."""
         with self._lock:
             now = self._clock()
             if now >= self._sampled_at + self._config.every_s:

@@ -1,11 +1,12 @@
 """The gate: a unit enters the execution pool only with a lease from the store.
 
-A waiting unit holds no slot. A gate asks for leases in batches, one round trip for all that were given back and all
-that are wanted meanwhile; it wakes when a lease is given back here, when the store tells that one was freed elsewhere,
-when the wait that the store named is over, and each second in any case. If the store does not answer, nothing new is
-granted. What is wrong with one request concerns that one alone: it is set aside, and its lease goes back.
+A waiting unit holds no slot. A gate asks for leases in batches: one round trip gives back the leases that calls have
+ended with and requests new ones. It wakes when a lease is given back here, when the store announces that one was freed
+elsewhere, when the wait that the store named is over, and each second in any case. If the store does not answer,
+nothing new is granted. An error that concerns one request affects that request alone: it is set aside, and its lease
+goes back.
 
-Threads: the hub's thread receives messages and acknowledges them; all else happens on the execution pool's loop.
+Threads: the hub's thread receives and acknowledges messages; everything else runs on the execution pool's loop.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ from dicast.workers.system.supervision import watch
 logger = logging.getLogger(__name__)
 
 HELD_MAX = 32
-"""Messages one gate takes from the broker ahead of their leases; few, so that other workers find work too."""
+"""The most messages that one gate takes from the broker ahead of their leases. It is small, so that other workers find
+work too."""
 CALLS_AHEAD = 5
-"""For each so many calls that the pool has open here, a message is held even while all slots are taken: so many of them
-end in a fifth of a call's time, and their slots would stay empty while messages are fetched. Of a pool whose calls run
-elsewhere no more than one is held, for whoever has slots for it."""
+"""While all slots are taken, one message is held for each `CALLS_AHEAD` calls that the pool has open here. That many
+calls end in a fifth of a call's time, and without held messages their slots would stay empty during the next fetch. A
+pool whose calls run elsewhere holds at most one message here."""
 BUNCH_MIN = 8
 ASKED_MIN = 4
-"""Leases asked for at once while few are granted: asking in vain costs the store as much as a grant."""
+"""The number of leases requested at once while few are granted: a denial costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
 OVER_SHARE = ("fair_share", PROJECT_MAX)
 SLOTS = "slots"
-"""Why units wait that this worker has no slot to ask for."""
+"""The reason reported for units that wait because this worker has no free slot."""
 FALLBACK_S = 1.0
 ASIDE_S = 1.0
-"""How long a gate that has given messages back leaves those in the queue to others."""
+"""How long a gate that has given messages back takes no others, so that other workers can take them."""
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0
 
@@ -59,9 +61,9 @@ class Gate:
         self.held: deque[AdmittedRequest] = deque()
         self.backlog = 0
         self.shut = False
-        """Its queue is not read, by an operator's command."""
+        """True while an operator's command keeps its queue from being read."""
         self.starved = False
-        """Units wait here, and there was no slot to ask for."""
+        """True if units wait here and no slot was free for them at the last step."""
         self._projects = 0
         self._limit = 0
         self._queue_end, self._near_end = QueueEnd(), False
@@ -75,20 +77,23 @@ class Gate:
         self._counted_at = float("-inf")
         self._turns = Turns()
         self._full_at = float("-inf")
-        """Unix seconds at which units waited here, or there was no slot for another, by this host's clock."""
+        """When units last waited here or no slot was free, in Unix seconds by this host's clock."""
         self._aside_until = float("-inf")
         self.closed_by = ""
-        """What the store does not do for this gate and will not by itself, '' if all is well; for any thread."""
+        """A permanent store error that keeps this gate closed, '' if there is none; readable from any thread."""
 
     # ------------------------------------------------------------------ any thread
     @property
     def closed(self) -> bool:
-        """Whether nothing is to be taken here, for as long as an operator or a fault wants it; what comes goes back."""
+        """Whether the gate takes no messages, because of an operator or a fault. Messages that still arrive go back."""
         return self.shut or not self.host.config.suspension.takes_units or time.monotonic() < self._aside_until
 
     def room(self) -> int:
-        """How many messages may be taken from the broker now. One project's come many at once, when half are gone; of
-        several, as soon as there is room, for the next may stand behind the others'."""
+        """Return how many messages may be taken from the broker now.
+
+        While one project uses the pool, messages are taken in bulk, once half of them are gone. With several projects
+        they are taken as soon as there is room, since the next project's message may stand behind others in the queue.
+        """
         if self.closed:
             return 0
         free = self.host.free_slots()
@@ -100,7 +105,8 @@ class Gate:
         return max(0, most - held) if is_worth_it else 0
 
     def room_for_bunch(self) -> int:
-        """The same where asking the broker costs more than taking: not worth it for few while enough wait here."""
+        """Like `room`, for brokers where a request costs more than a message: 0 if the room is small and enough wait
+        here."""
         room = self.room()
         return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
 
@@ -110,8 +116,10 @@ class Gate:
         self.host.on_loop(self.kick)
 
     def give_up(self, most: int) -> list[AdmittedRequest]:
-        """Forget the newest of the waiting messages, which go back for others, and take none for a moment, so that
-        others come first. On the hub."""
+        """Drop up to `most` of the newest waiting requests and return them; their messages go back for other workers.
+
+        The gate then takes no messages for `ASIDE_S`, so that the others come first. Call it on the hub's thread.
+        """
         dropped = []
         for request in list(self.held)[::-1][:most]:
             with contextlib.suppress(ValueError):  # it was granted in between
@@ -123,7 +131,7 @@ class Gate:
         return dropped
 
     def drop_held(self) -> list[AdmittedRequest]:
-        """Forget the waiting messages: their connection is gone, or they go back to the queue."""
+        """Drop all waiting requests and return them: their connection is gone, or they go back to the queue."""
         dropped = list(self.held)
         self.held.clear()
         for request in dropped:
@@ -151,17 +159,17 @@ class Gate:
         self.kick()
 
     async def count(self) -> None:
-        """Bring `backlog` up to date, if the broker answers."""
+        """Update `backlog`, if the broker answers."""
         waiting = await self.host.count_waiting(self.pool)
         if waiting is not None:
             self.backlog = waiting
 
     def cut_calls(self) -> int:
-        """Have all open calls end without an answer; how many there were."""
+        """End all open calls without an answer; returns how many there were."""
         return sum(lease.cut() for lease in list(self._leases))
 
     async def run(self) -> None:
-        """Serve until cancelled; then give back what is left to give."""
+        """Serve until cancelled; then give back the remaining leases."""
         wait = FALLBACK_S
         try:
             while True:
@@ -180,7 +188,7 @@ class Gate:
             await self.flush()
 
     def _close(self, error: RedisError) -> None:
-        """Nothing is granted: the store is away, or refuses what this gate asks, which other gates need not suffer."""
+        """Log why nothing is granted: the store is unreachable, or rejects the requests of this gate alone."""
         if is_passing(error):
             logger.warning("gate %s is closed, the store does not answer: %s", self.pool, error)
         elif not self.closed_by:
@@ -189,13 +197,13 @@ class Gate:
                          extra={"event": "gate_closed", "pool": self.pool})  # fmt: skip
 
     async def flush(self) -> None:
-        """Give back all leases that calls have ended with, without asking for new ones."""
+        """Give back all leases of ended calls without requesting new ones."""
         if self._give_back:
             with contextlib.suppress(RedisError):
                 await self._admit([], ())
 
     async def _step(self) -> float:
-        """Give back and ask once; returns the longest sensible wait until the next time, s."""
+        """Give leases back and request new ones, once; returns the longest sensible wait until the next step, s."""
         await self._count()
         now = asyncio.get_running_loop().time()
         self._near_end = self._queue_end.is_near(len(self.held) + self.backlog, self._limit, now)
@@ -218,8 +226,8 @@ class Gate:
         return 0.0 if self._may_have_more(asked, verdicts) else FALLBACK_S
 
     def _note_waiting(self, asked: Sequence[AdmittedRequest] = ()) -> None:
-        """Tell of units that wait because this worker has no slot to ask for; those that are `asked` for are told why
-        they wait when they are refused."""
+        """Report units that wait because this worker has no free slot. The requests in `asked` are left out: why they
+        wait is reported when they are denied."""
         waiting = [request for request in list(self.held) if request not in asked]
         if waiting or self.host.free_slots() <= 0:
             self._full_at = time.time()
@@ -227,21 +235,21 @@ class Gate:
             self._announce(request, SLOTS, None)
 
     def _announce(self, request: AdmittedRequest, reason: str, wait_s: float | None) -> None:
-        """Once for each unit that waits."""
+        """Report that a unit waits; once for each unit."""
         if not request.announced:
             request.announced = True
             depth = len(self.held) + self.backlog
             self.host.config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
 
     def _may_have_more(self, asked: Sequence[AdmittedRequest], verdicts: Sequence[LeaseAnswer]) -> bool:
-        """Whether all were granted whose turn it is, and more wait than one batch asks for, or than there were slots
-        for."""
+        """Return whether all requests whose turn it was were granted, more of them wait, and a slot is free."""
         granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._turns.takes(request)]
         more = any(map(self._turns.takes, list(self.held)))
         return bool(granted) and all(granted) and more and self.host.free_slots() > 0
 
     async def _count(self) -> None:
-        """Know how many units wait before the first of them is told to, and not after the next look of the host's."""
+        """Update the backlog before the first waiting unit is reported, instead of at the host's next periodic
+        count."""
         now = asyncio.get_running_loop().time()
         if now >= self._counted_at + COUNTED_EVERY_S and not all(request.announced for request in list(self.held)):
             self._counted_at = now
@@ -250,7 +258,7 @@ class Gate:
                     await self.count()
 
     async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
-        """Ask for leases; if that fails before it has come to the store, for each request by itself."""
+        """Request leases in one batch; if that fails before it reaches the store, request them one by one."""
         try:
             return await self._admit([self._want(r.unit) for r in asked], asked)
         except RedisError:
@@ -318,9 +326,9 @@ class Gate:
         return list(answer.verdicts), answer.retry_after_ms
 
     def _learn(self, answer: Admission, asked: Sequence[AdmittedRequest], started: float) -> None:
-        """What an answer tells of the pool, besides whom it grants what."""
+        """Take in what an answer says about the pool, apart from the verdicts."""
         self._projects, self._limit = answer.projects, answer.limit
-        # Calls granted together are told one after the other.
+        # Calls granted together are reported one after the other.
         self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
         if asked:
             granted = sum(verdict is not LeaseAnswer.REFUSED for verdict in answer.verdicts)
@@ -333,8 +341,8 @@ class Gate:
         self, number: int, request: AdmittedRequest, want: Want, verdict: LeaseAnswer, reason: str, answer: Admission,
         started: float,
     ) -> None:  # fmt: skip
-        """One request's answer: it starts with its lease, or waits on."""
-        # What would do as well elsewhere does not wait for a broken pool: without a lease, its task sends it on.
+        """Apply one request's verdict: it starts with its lease, or goes on waiting."""
+        # A unit that other pools could serve does not wait for a broken pool: its task, without a lease, sends it on.
         if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
             wait_ms = answer.waits_ms[number]
             self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
@@ -385,14 +393,15 @@ class Gate:
             )  # fmt: skip
 
     def _is_news(self, project: str, now: float) -> bool:
-        """Whether this project was not logged in the last `OVER_SHARE_EVERY_S`."""
+        """Return whether this project has not been logged in the last `OVER_SHARE_EVERY_S`."""
         self._told = {name: at for name, at in self._told.items() if now < at + OVER_SHARE_EVERY_S}
         is_news = project not in self._told
         self._told.setdefault(project, now)
         return is_news
 
     def _decide(self) -> None:
-        """Have the governor decide, beside the gate's own work; what it decides is told by the store."""
+        """Have the governor decide, concurrently with the gate's own work; the result comes back with the store's
+        answers."""
         if self._deciding is None or self._deciding.done():
             self._deciding = asyncio.ensure_future(self._tick())
             watch(self._deciding, f"decision for pool {self.pool}")

@@ -1,4 +1,4 @@
-"""What a gate is given, and what it asks of the worker that it serves."""
+"""What a gate is configured with, and what it needs of the worker that it serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dicast.workers.store.keys import Keys
 
 
 class Observer(Protocol):
-    """Told of every event of the gate, on the loop's thread."""
+    """Receives every event of a gate, on the loop's thread."""
 
     def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
@@ -31,10 +31,13 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """What the composition root tells the gate, as `app.gate`. `lease_s` gives the life of a pool's leases: longer than
-    any call of it, but no longer than needed, since a frozen node's lease is free only when it ends; `cut_frees` tells
-    of which pools the provider ends a call when its connection is closed. `governor` is the running
-    loop's own, `width` bounds the calls of this process, and `suspension` ends them."""
+    """The gates' configuration, made by the composition root (`app.gate`).
+
+    `lease_s` returns how long a pool's leases live: longer than any of its calls, but no longer than needed, since a
+    frozen node's lease is free only when it expires. `cut_frees` says of a pool whether its provider ends a call when
+    the connection is closed. `governor` returns the running loop's governor. `width` bounds the calls of this process,
+    and `suspension` ends them.
+    """
 
     store_url: str
     keys: Keys
@@ -48,11 +51,12 @@ class GateConfig:
     broker_is_store: bool = True
     cut_frees: Callable[[str], bool] = lambda _: True
     hand_on: Callable[[], None] | None = None
-    """Has messages that wait at full nodes go back for idle ones; it may be called at any time, and blocks."""
+    """Moves messages that wait at full nodes back to the queue for idle ones. It blocks, and may be called at any
+    time."""
 
 
 class GateHost(Protocol):
-    """The consumer that a gate serves. `asking` are leases asked for and not answered, `leased` those that are held."""
+    """The consumer that a gate serves. `asking` counts leases requested and not answered yet, `leased` those in use."""
 
     config: GateConfig
     store: LeaseStore
@@ -62,17 +66,17 @@ class GateHost(Protocol):
     def free_slots(self) -> int: ...
     def new_lease_id(self) -> str: ...
     async def count_waiting(self, pool: str) -> int | None:
-        """How many messages wait in the pool's queue; None if the broker does not answer."""
+        """Return how many messages wait in the pool's queue; None if the broker does not answer."""
 
     async def count_by_project(self, pool: str) -> QueuedUnits | None:
         """Of which projects they are; None if the broker does not answer."""
 
     def on_loop(self, callback: Callable[[], None]) -> None: ...
     def start_request(self, request: AdmittedRequest) -> None:
-        """Raises what the request is the cause of; then it has not been started."""
+        """Start a request. If the request itself is at fault, this raises and the request has not been started."""
 
     def set_aside(self, request: AdmittedRequest, reason: str) -> None:
-        """It cannot be asked for, or started. Its lease goes back with it."""
+        """Set aside a request for which no lease can be requested, or that cannot be started. Its lease goes back."""
 
     def room_freed(self) -> None:
-        """Another may ask for what this gate asked for in vain: wake those that are `starved`."""
+        """Wake the gates that are `starved`: slots that this gate had reserved are free again."""

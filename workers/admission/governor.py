@@ -1,9 +1,9 @@
 """Decides each pool's limits from what happened in it, and puts the decisions into force.
 
-Enforcing is the scripts' part, at every call; deciding is done by whoever is asked to: the beat's task each second, and
-the worker to whom the store says that there is something to decide (a refusal, a failure, a step that is due). All of
-them may decide at once: a decision is committed only if no other was made since its brief was read, so one leads at
-any time, a stale leader is refused, and the next one goes on from the stored state and the events since then.
+The scripts enforce the limits at every call. Decisions are made by the beat's task each second, and by the worker that
+the store tells that there is something to decide (a refusal, a failure, a step that is due). Several may decide at
+once: a decision is committed only if no other was made since its brief was read. So one leads at any time, a stale
+leader's decision is rejected, and the next leader goes on from the stored state and the events since then.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dicast.workers.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 STATE_EVERY_S = 1.0
-"""How often the whole state is stored; between, the events since then are kept, from which it follows."""
+"""How often the whole state is stored. In between, the events are kept from which it can be derived."""
 ATTEMPTS = 3
-"""Decisions tried in a row when others are quicker; then theirs stand."""
+"""How often a decision is tried when others are quicker; then theirs stand."""
 SLO = "slo"
 FOR_ALL = ""
 """Stands for the pool's name where an override is for all pools."""
@@ -52,7 +52,7 @@ class _Course:
 
 
 class Governor:
-    """Decides on one event loop. `first` gives a pool's overrides as configured."""
+    """Makes the decisions, on one event loop. `first` returns a pool's configured overrides."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, first: Callable[[str], Overrides]) -> None:
         self._client, self.store, self._first = client, GovernorStore(client, keys), first
@@ -115,13 +115,13 @@ class Governor:
         return True
 
     async def limit(self, pool: str) -> int:
-        """The limit as last decided; before the first decision the one to begin with."""
+        """Return the limit as last decided; before the first decision, the first limit."""
         parameters = await self.store.parameters(pool)
         return self._first(pool).config(0).first_limit if parameters is None else parameters.limit
 
     # ------------------------------------------------------------------ overrides
     def overrides(self, pool: str, brief: Brief) -> Overrides:
-        """The overrides in force: as configured, changed live."""
+        """Return the overrides in force: the configured ones, with the live ones over them."""
         return self._first(pool).with_live(brief.override)
 
     async def set(self, pool: str, **override: Any) -> Overrides:
@@ -129,8 +129,10 @@ class Governor:
         return await self.revise(pool, lambda live: {**live, **override})
 
     async def revise(self, pool: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Overrides:
-        """`set`, where the new overrides follow from those in force. `change` is asked again if somebody else was
-        quicker, so that of two changes at once neither is lost."""
+        """Like `set`, where the new overrides depend on those in force.
+
+        `change` is called again if somebody else was quicker, so that of two concurrent changes neither is lost.
+        """
         first = self._first(pool)
         overrides = first
 
@@ -153,7 +155,7 @@ class Governor:
 
 
 def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | None) -> _Course:
-    """What this process knows if that is in force, else what the store has, else a beginning."""
+    """Return this process's own policy if it is still in force, else the stored one, else a new one."""
     if course is not None and course.version == brief.version:
         return course
     state, cap = None, brief.cap
@@ -164,7 +166,7 @@ def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | 
             cap, limit_wished = cap or brief.state.cap, brief.state.limit_wished
         except ValidationError as error:
             logger.error("the state of pool %s cannot be read, its governor begins anew: %s", pool, error)
-    # What it was made of may be long ago: the first decision of a new leader stores its state.
+    # The stored state may be old: the first decision of a new leader stores its own.
     return _Course(PoolGovernor(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
 
 
@@ -196,7 +198,7 @@ def _with_pacing(overrides: Overrides, parameters: Parameters) -> Parameters:
 
 
 def _frees(before: Parameters | None, after: Parameters) -> bool:
-    """Whether somebody who was refused under `before` may be granted under `after`, earlier than told."""
+    """Return whether a request denied under `before` may be granted under `after` earlier than it was told to retry."""
     return (
         before is None
         or after.limit > before.limit_if_refused
@@ -210,7 +212,7 @@ def _frees(before: Parameters | None, after: Parameters) -> bool:
 
 
 def _gives_again(before: Parameters, after: Parameters) -> bool:
-    """Whether a budget that was empty has something now."""
+    """Return whether a budget that was empty has something now."""
     empty = {bucket.name for bucket in before.buckets if bucket.level < 1.0}
     return any(bucket.level >= 1.0 and bucket.name in empty for bucket in after.buckets)
 
@@ -227,7 +229,7 @@ def _line(change: LimitChange, course: _Course) -> dict[str, Any]:
 
 
 def _level(line: Mapping[str, Any]) -> int:
-    """An operator is to see that CPU or an SLO takes calls away, though everything goes on."""
+    """Return the log level: a warning if CPU load or an SLO lowers the limit, since an operator should notice that."""
     alarming = str(line["reason"]).startswith((CPU_HIGH, SLO)) and line["to"] < line["from"]
     return logging.WARNING if alarming else logging.INFO
 

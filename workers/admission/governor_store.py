@@ -1,4 +1,4 @@
-"""The governor's records in the store: what to decide on, and decisions put into force by compare-and-set."""
+"""The governor's records in the store: the input of decisions, and decisions committed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHANGES_KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a decision leaves for the next leader: the policy's state (JSON), the set limit and the jobs' cap that
-    it followed, and the ceiling that came of them."""
+    """The state that a decision leaves for the next leader: the policy's state (JSON), the operator's limit and the
+    jobs' cap that it followed, and the resulting ceiling."""
 
     limit_wished: int | None
     cap: int
@@ -46,9 +46,12 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """What one decision is made on. `state` is None where what the caller knows is still in force; `cap` the largest
-    frozen limit of all running jobs, 0 if none runs; `override` and `override_for_all` the operator's; `refusals` so
-    many as the enforcer has counted; `events` in order."""
+    """The input of one decision.
+
+    `state` is None if the version that the caller has is still in force. `cap` is the largest frozen limit of all
+    running jobs, 0 if none runs. `override` and `override_for_all` are the operator's. `refusals` is the number that
+    the enforcer has counted, and `events` are in order.
+    """
 
     now: float
     version: int
@@ -64,8 +67,11 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is put into force. `state` None leaves the stored one in place, together with the events since then;
-    `changes` are lines for the history; `wake` tells those who wait that more may be granted now."""
+    """A decision to be put into force.
+
+    Without a `state` the stored one stays in place, together with the events since then. `changes` are lines for the
+    history. `wake` says to notify those who wait that more may be granted now.
+    """
 
     parameters: Parameters
     next_at: float | None
@@ -86,8 +92,8 @@ class GovernorStore:
         self._override = client.register_script(script_text(_HERE / "governor_override.lua"))
 
     async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
-        """Everything a decision needs, in one step. Whoever has decided version `known`, and read up to `cursor`,
-        gets only what is new."""
+        """Read everything that a decision needs, in one step. A caller that has decided version `known`, and has read
+        up to `cursor`, gets only what is new."""
         k = self._keys
         now, version, state, parameters, cap, override, override_for_all, cursor, refusals, entries = await self._read(
             keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.overrides],
@@ -128,14 +134,13 @@ class GovernorStore:
         )
 
     async def parameters(self, pool: str) -> Parameters | None:
-        """What is in force; None before the first decision."""
+        """Return the parameters in force; None before the first decision."""
         return read_parameters(await self._redis.hget(self._keys.governor(pool), "parameters"))
 
     async def revise_override(self, pool: str, revise: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Replace a pool's live overrides ('' for those of all pools) by what `revise` makes of them; {} takes them
-        back.
+        """Replace a pool's live overrides ('' for those of all pools) by what `revise` makes of them; {} removes them.
 
-        Whatever others change at the same time is kept: `revise` is asked again then. What it raises changes nothing.
+        Concurrent changes of others are kept: `revise` is called again then. If it raises, nothing is changed.
         """
         while True:
             before = await self._redis.hget(self._keys.overrides, pool) or ""
@@ -146,15 +151,15 @@ class GovernorStore:
                 return
 
     async def enforcement(self, pool: str) -> dict[str, Any]:
-        """What the scripts remember of a pool: fills, counters, standings of the projects; {} if nothing yet."""
+        """Return what the scripts remember of a pool: fills, counters, standings of the projects; {} if nothing yet."""
         found: dict[str, Any] = orjson.loads(
             await self._look(keys=[self._keys.governor(pool), self._keys.open], args=[pool]) or "{}"
         )
         return found
 
     async def cpu_percent(self, *, by_load: bool = False) -> float | None:
-        """CPU of the living nodes' machines, or their load of five minutes, percent of one core, averaged over the
-        nodes; None if none tells."""
+        """Return the CPU use of the living nodes' machines, or their load over five minutes, in percent of one core,
+        averaged over the nodes; None if no node reports it."""
         field = "load_percent" if by_load else "cpu_percent"
         nodes = await self._redis.hkeys(self._keys.nodes)
         beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
@@ -163,18 +168,18 @@ class GovernorStore:
         return sum(known) / len(known) if known else None
 
     async def pools(self) -> Sequence[str]:
-        """Pools that have been asked for leases or decided on."""
+        """Return the pools for which leases have been requested or decisions made."""
         prefix = self._keys.governor("")
         return sorted([key.removeprefix(prefix) async for key in self._redis.scan_iter(match=_literal(prefix) + "*")])
 
 
 def read_parameters(text: str | None) -> Parameters | None:
-    """As a decision left them; None before the first."""
+    """Parse the parameters that a decision left; None before the first decision."""
     return _PARAMETERS.validate_json(text) if text else None
 
 
 def read_events(entry: str) -> list[Event]:
-    """One stream entry: a JSON array of events as `admit.lua` and `outcome.lua` write them."""
+    """Parse one stream entry: a JSON array of events as `admit.lua` and `outcome.lua` write them."""
     return [_event(*fields) for fields in orjson.loads(entry)]
 
 
@@ -200,5 +205,5 @@ def _event(kind: str, call: str, at: float, *rest: Any) -> Event:
 
 
 def _literal(text: str) -> str:
-    """A glob pattern that matches only `text`."""
+    """Return a glob pattern that matches only `text`."""
     return "".join(f"\\{c}" if c in "*?[]\\^-" else c for c in text)

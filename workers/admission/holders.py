@@ -9,9 +9,11 @@ import orjson
 
 
 class Holder(NamedTuple):
-    """Who has a call open, and since when (lease-clock ms); a `probe` tries a pool whose circuit breaker is not closed.
-    A call that was `cut` is waited for by nobody, but the provider may still be working on it. What the call was
-    reserved is for the scripts alone."""
+    """The holder of a lease: who has a call open, and since when (lease-clock ms).
+
+    A `probe` tries a pool whose circuit breaker is not closed. Nobody waits for a call that was `cut`, but the provider
+    may still be working on it. What is reserved for the call is known to the scripts only.
+    """
 
     pool: str
     job: str
@@ -24,7 +26,7 @@ class Holder(NamedTuple):
 
 
 def read_holder(record: str) -> Holder:
-    """A value of the hash `holders` (holder.lua)."""
+    """Parse a value of the hash `holders` (holder.lua)."""
     if not record.startswith("{"):  # left behind by a worker of version 0.1
         pool, job, project, node, sent_ms, _, probe = record.split("|", 7)[:7]
         return Holder(pool, job, unquote(project), node, int(sent_ms), probe == "1")

@@ -1,4 +1,4 @@
-"""Leases in the store: the right to have one call open. One round trip gives back and grants in batches."""
+"""Leases in the store, each the right to have one call open. One round trip gives back and grants in batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 
 EVENTS_KEPT = 5000
-"""Most entries of a pool's event stream, one a step that granted or ended calls; the governor trims it sooner."""
+"""The most entries in a pool's event stream, one for each step that granted or ended calls. The governor usually trims
+it earlier."""
 DECIDE_EVERY_MS = 50
 ERROR_CHARS = 200
 FREE = -1
@@ -36,13 +37,16 @@ class LeaseAnswer(IntEnum):
     REFUSED = 0
     GRANTED = 1
     PASS = 2
-    """The job makes no calls any more: its units pass without a lease, to be closed."""
+    """The job makes no more calls: its units pass without a lease, and are closed without a call."""
 
 
 class Want(NamedTuple):
-    """One lease asked for. `lease` is drawn by the asker and never used twice. Tokens are estimates; `jitter` in
-    [-1, 1] is drawn once for each ask and decides this grant's part of the pacing. `last`: it is for one of the last
-    units that wait."""
+    """A request for one lease.
+
+    The id `lease` is chosen by the requester and never used twice. Tokens are estimates. `jitter` in [-1, 1] is drawn
+    once for each request and decides this grant's part of the pacing. `last` says that the unit is one of the last that
+    wait.
+    """
 
     lease: str
     job: str
@@ -55,9 +59,11 @@ class Want(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A lease given back. Without an outcome its call was not made, or nobody knows how it ended. The lease of a call
-    that the provider may still be working on counts on, until its deadline or for `counts_on_s` from now on, whichever
-    is later; None: it is free."""
+    """A lease that is given back.
+
+    Without an outcome its call was not made, or nobody knows how it ended. If the provider may still be working on the
+    call, the lease counts until its deadline or for `counts_on_s` from now, whichever is later; None frees it at once.
+    """
 
     lease: str
     outcome: CallOutcome | None = None
@@ -65,8 +71,10 @@ class Returned(NamedTuple):
 
 
 def tell_ended(flat: Sequence[str], reason: str) -> int:
-    """Log leases that others than their holders have ended (`{id, holder, ...}`), as the holders would have, and return
-    how many: whoever counts open calls from logs finds the end of each, though its holder is dead or mute."""
+    """Log leases (`{id, holder, ...}`) that ended without their holders, as the holders would have; return how many.
+
+    So whoever counts open calls from logs finds the end of each, even if its holder is dead or unreachable.
+    """
     ended = dict(zip(flat[::2], flat[1::2], strict=True))
     for lease, record in ended.items():
         holder = read_holder(record)
@@ -80,12 +88,13 @@ def tell_ended(flat: Sequence[str], reason: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Answer to one batch, in the order of the wants. `retry_after_ms` -1: nothing to wait for but a freed lease.
+    """The answer to one batch, in the order of the requests.
 
-    `reason` is the first refusal's. `decide`: the governor has something to decide, and this asker is to see to it.
-    `limit` is the pool's in force, `projects` how many have calls open or want some; `probe` is the place of the want
-    that was granted to try a broken pool, None if none was. Of a want whose project has its part already, `widths` are
-    the project's open calls and `shares` that part.
+    `retry_after_ms` is -1 if there is nothing to wait for but a freed lease. `reason` is that of the first denial.
+    `decide` says that the governor has something to decide, and that this requester is to have it do so. `limit` is the
+    pool's limit in force; `projects` is how many have calls open or request some. `probe` is the index of the request
+    that was granted to try a broken pool, None if there is none. For a request whose project has its share already,
+    `widths` has the project's open calls and `shares` that share.
     """
 
     verdicts: Sequence[LeaseAnswer]
@@ -104,7 +113,7 @@ class Admission:
 
 
 class LeaseStore:
-    """The store's side of admission, for one event loop. `epoch` is what the process knows; None: nothing yet."""
+    """The store's side of admission, for one event loop. `epoch` is what the process knows of the store's epoch."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, epoch: Epoch | None = None) -> None:
         self._keys, self._epoch = keys, epoch or Epoch()
@@ -123,13 +132,13 @@ class LeaseStore:
         cut_frees: bool = True,
         now_ms: int | None = None,
     ) -> Admission:
-        """Give back and ask for leases of one pool; verdicts are in the order of `wanted`.
+        """Give back and request leases of one pool; verdicts are in the order of `wanted`.
 
-        `ttl_ms` is the call's deadline: the lease lives that long at most, and is freed earlier only by its
-        holder or on proof of the holder's death; on that proof only if `cut_frees`, which says that the pool's provider
-        ends a call when its connection is closed. Raises redis errors when the store cannot answer; then
-        nothing is known of the batch, and nothing may be called. A store whose memory is full takes leases back, if
-        none is asked for at the same time.
+        `ttl_ms` is the call's deadline: the lease lives that long at most. It is freed earlier only by its holder, or
+        on proof of the holder's death; on that proof only if `cut_frees`, which says that the pool's provider ends a
+        call when its connection is closed. Raises redis errors when the store cannot answer; then nothing is known of
+        the batch, and no call may be made. A store whose memory is full still takes leases back, if none is requested
+        at the same time.
         """
         k, known = self._keys, self._epoch.known(node)
         script = self._admit if wanted else self._only_give_back

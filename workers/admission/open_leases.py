@@ -1,4 +1,4 @@
-"""The leases that count now, for people to see."""
+"""The open leases, for display."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from dicast.workers.store.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class OpenLease:
-    """One open call's lease. `age_s` is since the grant, `left_s` to the deadline at which it ends by itself, both by
-    the lease clock; a `probe` decides whether its pool's circuit breaker closes. `node` is the holder's id, `unit` the
-    place in the job (lane, page, position), '' if it is not known. A call that was `cut` is waited for by nobody any
-    more, and counts since the provider may still be working on it."""
+    """The lease of one open call.
+
+    `age_s` is the time since the grant, `left_s` the time to its deadline, both by the lease clock. A `probe` decides
+    whether its pool's circuit breaker closes. `node` is the holder's id; `unit` is the place in the job (lane, page,
+    position), '' if it is not known. Nobody waits any longer for a call that was `cut`; its lease counts because the
+    provider may still be working on it.
+    """
 
     lease: str
     pool: str
@@ -30,7 +33,7 @@ class OpenLease:
 
 
 async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
-    """All of them, the oldest first. Raises redis errors."""
+    """Return all open leases, the oldest first. Raises redis errors."""
     pipe = client.pipeline(transaction=False)
     pipe.hget(keys.clock, "now")
     pipe.hgetall(keys.holders)

@@ -1,5 +1,5 @@
-"""Pools that are down: whose calls fail, one after the other, and none is answered. The store's scripts keep the record
-(health.lua), on the lease clock, so that it outlives every worker."""
+"""Pools that are down: their calls fail one after the other, and none is answered. The store's scripts keep the record
+(health.lua), by the lease clock, so that it outlives every worker."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
 DOWN_AFTER = 3
-"""So many failures in a row are an outage, and no bad luck."""
+"""The number of failures in a row that count as an outage."""
 UNITS_SURE = 5
-"""So many units that all failed cannot have brought it upon themselves."""
+"""If this many different units all failed, the units are not the cause."""
 _LOOK = Path(__file__).parent / "governor_look.lua"
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Failures in a row of one pool. `since` and `at`, the last one, are seconds of the lease clock; `units` of so many
-    different units, counted to 8. `status` 0: no answer; `error` is what the last one failed of."""
+    """The failures in a row of one pool.
+
+    `since` (the first) and `at` (the last) are seconds of the lease clock. `units` is the number of different units
+    that failed, counted up to 8. `status` is 0 if there was no answer; `error` is the error of the last failure.
+    """
 
     since: float
     at: float
@@ -43,7 +46,8 @@ class Outage:
 
     @classmethod
     def of(cls, remembered: Mapping[str, Any]) -> Outage | None:
-        """From what the scripts remember of a pool; None if its last call was answered, or none was made."""
+        """Read the outage from what the scripts remember of a pool; None if its last call was answered, or none was
+        made."""
         found = remembered.get("outage")
         if found is None:
             return None
@@ -55,7 +59,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class PoolCondition:
-    """What keeps calls from a pool at `now` (s, lease clock): its outage, and for how long its breaker stays open."""
+    """What keeps calls from a pool at `now` (s, lease clock): its outage, and how long its breaker stays open."""
 
     now: float
     outage: Outage | None
@@ -63,19 +67,19 @@ class PoolCondition:
 
     @property
     def down_for_s(self) -> float:
-        """0 while it is up."""
+        """How long the pool has been down; 0 while it is up."""
         return max(0.0, self.now - self.outage.since) if self.outage is not None and self.outage.is_down else 0.0
 
 
 class Outages:
-    """Reads them, all in one round trip."""
+    """Reads the conditions of pools, all in one round trip."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
         self._look = client.register_script(script_text(_LOOK))
 
     async def read(self, pools: Iterable[str]) -> dict[str, PoolCondition]:
-        """Raises redis errors."""
+        """Return the condition of each of these pools. Raises redis errors."""
         k, names = self._keys, list(dict.fromkeys(pools))
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(k.clock, "now")

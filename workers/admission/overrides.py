@@ -1,4 +1,4 @@
-"""What an operator wants of a pool: first values from the configuration, changed live, never by the governor itself."""
+"""An operator's overrides for a pool: configured at first, changed live, and never by the governor itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOTS = range(1, 1_000_001)
 
 
 class OverrideError(DicastError, ValueError):
-    """An override that cannot be: unknown, of the wrong type or out of bounds. The message names it and its value."""
+    """An override is unknown, of the wrong type or out of bounds. The message names it and its value."""
 
     problem = "override-refused"
 
@@ -72,7 +72,7 @@ class Overrides:
     project_max: Mapping[str, float] = field(default_factory=dict)
 
     def with_live(self, override: Mapping[str, Any]) -> Overrides:
-        """With live overrides over these; raises `OverrideError`."""
+        """Return these overrides with live ones applied over them. Raises `OverrideError`."""
         known = [f.name for f in fields(self)]
         for name, value in override.items():
             if name not in known:
@@ -101,7 +101,7 @@ class Overrides:
         return set
 
     def config(self, cap: int) -> PoolConfig:
-        """What the policy is to obey while the running jobs together may hold `cap` calls (0: none runs).
+        """Return the policy's configuration while the running jobs together may have `cap` calls open (0: none runs).
 
         Holds: floor <= ceiling <= cap.
         """
@@ -145,14 +145,14 @@ _OF_RULES = {
     "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "error_high": "error_high", "error_low": "error_low",
     "window_s": "window_s", "sustain_s": "sustain_s",
 }  # fmt: skip
-"""Overrides for that profile alone, and its constants."""
+"""Overrides that only the profile `rules` has, and the constants that they set."""
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
 _LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0,
                             "window_s": 1, "sustain_s": 1,
                             "error_high": 0, "error_low": 0, "slo_target": 0, "slo_window_s": 60,
                             "slo_burn_rate": 0.1}  # fmt: skip
 _ALWAYS = frozenset({"floor", "slo_window_s", "slo_burn_rate"})
-"""Without an override they have a value all the same."""
+"""Overrides that always have a value, so that null is not valid for them."""
 _MOST = {"slo_target": 0.99999, "error_high": 1, "error_low": 1}
 _CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tuple(mode.value for mode in FairMode)}
 

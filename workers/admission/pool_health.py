@@ -1,4 +1,4 @@
-"""How a call would fare that is sent to a pool now: for whoever may choose among several."""
+"""The health of pools: how a call sent to one now would fare, for callers that may choose among several."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
 HEALTH_S = 60.0
-"""An outcome so old counts 1/e of a fresh one (health.lua)."""
+"""The time after which an outcome counts 1/e of a fresh one (health.lua)."""
 _LOOK = Path(__file__).parent / "governor_look.lua"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """How one model's calls ended lately: `good` of `ended`, recent ones counting more (see `HEALTH_S`); the good ones
-    took `took_s` together, from their leases to the return of these."""
+    """The recent outcomes of one model's calls: `good` of `ended` were answered.
+
+    Recent ones count more (see `HEALTH_S`). The good ones took `took_s` together, from the grant of their leases to the
+    return of these.
+    """
 
     good: float
     ended: float
@@ -33,12 +36,13 @@ class ModelHealth:
 
     @property
     def success_rate(self) -> float:
-        """Between 0 and 1; 1 where nothing is known, to which it returns while no call ends."""
+        """The share of good calls, between 0 and 1. It is 1 if nothing is known, and goes back to 1 while no call
+        ends."""
         return (self.good + 1.0) / (self.ended + 1.0)
 
     @property
     def latency_s(self) -> float | None:
-        """Seconds that a good call takes on average; None where none has ended lately."""
+        """How many seconds a good call takes on average; None if none has ended lately."""
         return self.took_s / self.good if self.good > 0.0 else None
 
 
@@ -47,8 +51,11 @@ UNKNOWN = ModelHealth(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class PoolHealth:
-    """One pool now. `limit` is in force (None before the first decision), `assigned` are units that chose this pool and
-    are not open yet; `broken`: its circuit breaker lets nothing pass for now."""
+    """The health of one pool now.
+
+    `limit` is the limit in force (None before the first decision). `assigned` counts units that were assigned to this
+    pool and whose calls are not open yet. `broken` says that its circuit breaker lets nothing pass for now.
+    """
 
     limit: int | None
     open: int
@@ -58,14 +65,14 @@ class PoolHealth:
 
 
 class PoolHealthReader:
-    """Reads them, all in one round trip."""
+    """Reads the health of pools, all in one round trip."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
         self._look = client.register_script(script_text(_LOOK))
 
     async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]:
-        """Raises redis errors."""
+        """Return the health of each of these pools. Raises redis errors."""
         k, names = self._keys, list(dict.fromkeys(pools))
         pipe = self._redis.pipeline(transaction=False)
         pipe.hget(k.clock, "now")
@@ -95,7 +102,7 @@ def _pool_health_of(
 
 
 def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: float) -> int:
-    """The limit as the scripts apply it, by what they remember of the pool."""
+    """Return the limit as the scripts apply it, given what they remember of the pool."""
     names = ("version", "refusals", "refused", "refused_sent_at")
     state = EnforcementState(**{name: remembered[name] for name in names if name in remembered})
     obey(parameters, state)
@@ -103,6 +110,6 @@ def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: f
 
 
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
-    """A model's health as the scripts remember it, brought to `now` (s, lease clock)."""
+    """Return a model's health as the scripts remember it, decayed to `now` (s, lease clock)."""
     kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
     return ModelHealth(remembered["good"] * kept, remembered["all"] * kept, remembered.get("took", 0.0) * kept)

@@ -1,6 +1,6 @@
-"""What is the case in each pool, for people to see: limits and why they are so, who waits, what was refused, budgets.
+"""The state of each pool, for display: limits and their reasons, who waits, what was denied, budgets.
 
-Nothing here decides anything, and nothing that decides reads it.
+Nothing here makes decisions, and no decision is based on it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TRIED_LATELY_S = 600.0
 FLAPS = 3
 FLAPS_WITHIN_S = 600.0
 RECOVERED = "breaker closed"
-"""The engines' reason for the limit that a pool begins with after a break."""
+"""The reason that engines give for the first limit after a break."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectState:
-    """One project in one pool; `service` is what it was given so far, in weighted tokens."""
+    """One project in one pool. `service` is what it has been granted so far, in weighted tokens."""
 
     open: int
     waiting: bool
@@ -42,7 +42,7 @@ class ProjectState:
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """One budget: what we believe is left of `capacity` now, and what comes back a minute, in its unit."""
+    """One budget. `level` is the estimate of what is left of `capacity` now; both are in its unit, as is the refill."""
 
     level: float
     capacity: float
@@ -51,7 +51,7 @@ class BudgetState:
 
 
 class Availability(StrEnum):
-    """Whether a unit that is sent to a pool now finds a slot, would wait for one, or meets a closed door."""
+    """Whether a unit sent to a pool now would find a slot, would wait for one, or would find the pool offline."""
 
     READY = "ready"
     BUSY = "busy"
@@ -60,13 +60,17 @@ class Availability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """One pool as it is. `limit` was decided, `effective_limit` is in force (less after a refusal, or when nobody
-    decides); `refused` counts answers to askers by reason, `statuses` the provider's; `zombies` are leases of nodes
-    that cannot be heard. `silent` are projects that wanted more when they last asked, so many seconds ago, and whose
-    place has aged out; `health` is by model; `job_limit` the largest limit of the running jobs, 0 if none runs.
-    `reopened` counts the failed probes of a break that is on; for `settle_for_s` a cut keeps the limit from moving.
-    `assigned` are units that chose this pool among others and whose calls have not begun.
-    `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works."""
+    """The state of one pool.
+
+    `limit` is the limit as decided, `effective_limit` the one in force (lower after a refusal, or when nobody decides).
+    `refused` counts denied lease requests by reason, `statuses` the provider's answers by status. `zombies` counts
+    leases of unreachable nodes. `silent` maps projects whose demand has expired to the seconds since they last
+    requested a lease. `health` is by model. `job_limit` is the largest limit of the running jobs, 0 if none runs.
+    `reopened` counts the failed probes of the present break. For `settle_for_s` more seconds a cut keeps the limit from
+    moving. `assigned` counts units that were assigned to this pool among others and whose calls have not begun.
+
+    `now` and the instants of `changes` are seconds of the lease clock, which stands still while nobody works.
+    """
 
     pool: str
     profile: str
@@ -101,15 +105,16 @@ class PoolState:
     unknown_headers: Sequence[str] = ()
     outage: Outage | None = None
     cut: int = 0
-    """Open calls that were cut: nobody waits for them, and the provider may still be working on them."""
+    """The number of open calls that were cut: nobody waits for them, but the provider may still be working on them."""
     cut_for_s: float = 0.0
-    """Until the last of them counts no more."""
+    """How many seconds until the last of them no longer counts."""
     budget_cap: int | None = None
-    """What the limit is capped at while errors use up their budget too fast."""
+    """The cap on the limit while errors use up the error budget too fast."""
 
     @property
     def down(self) -> str | None:
-        """'down for 40 s, ...', of a pool whose calls all fail; None of one that answers, or that nobody has tried."""
+        """A sentence such as 'down for 40 s: ...' if all calls of the pool fail; None if it answers, or nobody has
+        tried."""
         if self.outage is None or not self.outage.is_down:
             return None
         down, tried = span(self.now - self.outage.since), span(self.now - self.outage.at)
@@ -118,7 +123,7 @@ class PoolState:
 
     @property
     def recent_breaks(self) -> int:
-        """Breaks of the circuit breaker lately: those that have ended, and all of the present one's."""
+        """How often the circuit breaker has opened lately, the failed probes of the present break included."""
         since = self.now - FLAPS_WITHIN_S
         ended = len([change for change in self.changes if change["reason"] == RECOVERED and change["at"] > since])
         return ended + (0 if self.breaker == BreakerPhase.CLOSED.value else 1 + self.reopened)
@@ -133,13 +138,12 @@ class PoolState:
 
     @property
     def load(self) -> float:
-        """Open calls, and units that were assigned to this pool and are not open yet, over the limit in force; 1 where
-        there are more."""
+        """Open calls, and assigned units whose calls are not open yet, divided by the limit in force; at most 1."""
         return min(1.0, (self.open + self.assigned) / max(1, self.effective_limit))
 
     @property
     def availability(self) -> Availability:
-        """Offline while its circuit breaker is not closed, or its calls have all failed for a while."""
+        """The availability: offline while the circuit breaker is not closed or the pool is down, else busy or ready."""
         if self.breaker != BreakerPhase.CLOSED.value or (self.outage is not None and self.outage.is_down):
             return Availability.OFFLINE
         taken = self.open + self.assigned
@@ -147,25 +151,25 @@ class PoolState:
 
     @property
     def latency_s(self) -> float | None:
-        """Seconds that a good call takes on average, over its models; None where none has ended lately."""
+        """How many seconds a good call takes on average, over all models; None if none has ended lately."""
         good = sum(health.good for health in self.health.values())
         return sum(health.took_s for health in self.health.values()) / good if good > 0 else None
 
     @property
     def error_rate(self) -> float:
-        """Share of the calls that ended lately without an answer; 0 where none did."""
+        """The share of recent calls that ended without an answer; 0 if none did."""
         ended = sum(health.ended for health in self.health.values())
         return 1.0 - sum(health.good for health in self.health.values()) / ended if ended > 0 else 0.0
 
 
 class PoolStates:
-    """Reads the pools' states."""
+    """Reads the states of pools."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys, self._store = client, keys, GovernorStore(client, keys)
 
     async def all(self) -> list[PoolState]:
-        """Every pool with live state, by name."""
+        """Return the state of every pool that has live state, by name."""
         leases = await open_leases(self._redis, self._keys)
         zombies = await self._zombies(leases)
         found = [
@@ -202,7 +206,7 @@ class PoolStates:
         )  # fmt: skip
 
     async def _zombies(self, leases: Sequence[OpenLease]) -> Counter[str]:
-        """Leases by pool whose node cannot be heard, but for those of calls that were cut."""
+        """Count by pool the leases of unreachable nodes, except those of calls that were cut."""
         held = [lease for lease in leases if not lease.cut]
         nodes = sorted({lease.node for lease in held})
         heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
@@ -273,7 +277,7 @@ def _state(
 
 
 def span(seconds: float) -> str:
-    """A time in its largest unit: 40 s, 3 min, 5 h."""
+    """Format a duration in its largest unit: 40 s, 3 min, 5 h."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -287,7 +291,7 @@ def _budget(bucket: Bucket, fill: Mapping[str, float], now: float) -> BudgetStat
 
 
 def findings(state: PoolState) -> list[str]:
-    """What an operator should look at in a pool; nothing, if all is well."""
+    """Return what an operator should look at in a pool, one sentence each; empty if all is well."""
     found = []
     tried_lately = state.outage is not None and state.now - state.outage.at < TRIED_LATELY_S
     if state.down is not None and (tried_lately or state.waiting):

@@ -1,4 +1,4 @@
-"""What passes a gate: a message's unit, the lease it got, and Celery's request that carries both."""
+"""What passes a gate: a message's unit, its lease, and Celery's request that carries both."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 HEADER = "dicast"
 SENT = "sent"
-"""The header's field for when a unit's message was sent, Unix seconds by its sender's clock."""
+"""The header's field with the time at which a message was sent, in Unix seconds by its sender's clock."""
 QUEUE_PREFIX = "provider."
-"""Begins the names of queues that are read by gates; a pool's name follows (workers/broker/names.py)."""
+"""The prefix of queues that are read by gates; the pool's name follows (workers/broker/names.py)."""
 NAME_MAX = 1000
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 _NAMES = ("job", "project", "pool", "model")
@@ -27,9 +27,11 @@ _NAMES = ("job", "project", "pool", "model")
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What a message tells the gate about its unit (the header `dicast`); `labels` are passed on to the observer.
-    `pool` is the one it was sent to; `model` and the estimated tokens are what budgets are charged by; `elsewhere`:
-    other pools would do as well."""
+    """What a message says about its unit, in the header `dicast`.
+
+    `labels` are passed on to the observer. `pool` is the one that the message was sent to. Budgets are charged by
+    `model` and the estimated tokens. `elsewhere` says that other pools could serve the unit as well.
+    """
 
     job: str
     project: str
@@ -42,19 +44,21 @@ class Admitted:
 
     @property
     def sent_s(self) -> float:
-        """When the message was sent, Unix seconds by its sender's clock; infinite if it does not say so."""
+        """When the message was sent, in Unix seconds by its sender's clock; infinite if the message does not say."""
         sent = self.labels.get(SENT)
         return float(sent) if isinstance(sent, int | float) and not isinstance(sent, bool) else math.inf
 
     def lease_named(self, lease: str) -> str:
-        """A lease's id, with the name of the unit that it is for behind it, as the message tells it."""
+        """Return a lease's id with the name of its unit appended, as the message gives it."""
         label = self.labels.get("unit")
         return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
 
     @classmethod
     def from_header(cls, header: Any) -> Admitted:
-        """Read a message's header; a foreign or broken one belongs to no job and is passed to its task unleased.
-        Holds: its texts can be written into the store, and are no longer than `NAME_MAX`."""
+        """Read a message's header. One that is foreign or broken belongs to no job, and its task runs without a lease.
+
+        Holds: the texts can be written into the store, and are no longer than `NAME_MAX`.
+        """
         if not isinstance(header, dict) or not all(_is_name(header.get(name, "")) for name in _NAMES):
             header = {}
         return cls(
@@ -84,30 +88,29 @@ def _tokens(value: Any) -> float:
 
 
 class QueuedUnits(NamedTuple):
-    """Messages that wait in a pool's queue: how many of each project, and of how many that is not known."""
+    """The messages that wait in a pool's queue: how many of each project, and how many whose project is not known."""
 
     projects: Mapping[str, int]
     unknown: int
 
     @classmethod
     def of(cls, headers: Sequence[Mapping[str, Any]], others: int) -> QueuedUnits:
-        """By the headers of some messages, beside which `others` wait."""
+        """Count messages by their headers; `others` more wait whose headers are not known."""
         units = [Admitted.from_header(each.get(HEADER)) for each in headers]
         projects = Counter(unit.project for unit in units if unit.job)
         return cls(projects, others + len(units) - projects.total())
 
 
 class Lease:
-    """The right to have one call open until `expires_at` (the loop's monotonic clock). Given back once.
+    """The right to have one call open until `expires_at` (the loop's monotonic clock). It is given back once.
 
-    `outcome` is how the call ended, as soon as that is known: None while it was not made. A `probe` tries a pool whose
-    circuit breaker is not closed, while all others wait. `may_begin` is asked on the loop, just before the call: a node
-    that was cordoned in between begins none. `cut` ends the call by `end_call`, which is the call's own while it is
-    open.
+    `outcome` is how the call ended, as soon as that is known; None while no call was made. A `probe` tries a pool whose
+    circuit breaker is not closed, while all others wait. `may_begin` is called on the loop just before the call, since
+    a node that was cordoned in between must not begin one. `cut` ends an open call through its `end_call`.
 
-    A lease that is given back while the provider may be working on its call, as `at_provider` tells, counts on until
-    its deadline, or for `further_s` where that is longer, unless `cut_frees`: the provider ends a call when its
-    connection is closed. `counts_on_s` says so from then on; None: it is free.
+    If a lease is given back while the provider may still be working on its call (`at_provider`), it counts until its
+    deadline, or for `further_s` if that is longer. With `cut_frees` it is free at once, since the provider ends a call
+    when its connection is closed. After the release `counts_on_s` is that time; None if the lease is free.
     """
 
     __slots__ = (
@@ -139,8 +142,8 @@ class Lease:
         self.counts_on_s: float | None = None
 
     def cut(self) -> bool:
-        """Have the call end without an answer, and its unit be handed back; whether there was one. On the loop's
-        thread."""
+        """End the call without an answer, so that its unit is handed back; returns whether there was a call. Only on
+        the loop's thread."""
         if self.end_call is None or self.is_cut:
             return False
         self.is_cut = True
@@ -148,7 +151,7 @@ class Lease:
         return True
 
     def forbid(self) -> None:
-        """Have no call begin, and the one that is open end. On any thread."""
+        """Forbid any new call under this lease and end the open one. On any thread."""
 
         def end() -> None:
             self.may_begin = _never
@@ -157,7 +160,7 @@ class Lease:
         self._on_loop(end)
 
     def release(self) -> None:
-        """Give the lease back; more than once is once. Only on the loop's thread."""
+        """Give the lease back; further calls have no effect. Only on the loop's thread."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             if not self.cut_frees and self.at_provider():
@@ -165,7 +168,7 @@ class Lease:
             give_back(self)
 
     def release_from_any_thread(self) -> None:
-        """Give the lease back soon."""
+        """Schedule the release on the loop's thread."""
         if self._give_back is not None:
             self._on_loop(self.release)
 
@@ -175,7 +178,7 @@ def _never() -> bool:
 
 
 class AdmittedRequest(Request):  # type: ignore[misc]
-    """A request of a gated task. Such tasks acknowledge late: every final state ends in `acknowledge` or `reject`."""
+    """A request of a gated task. Such tasks acknowledge late: every final state leads to `acknowledge` or `reject`."""
 
     lease: Lease | None = None
     dropped = False

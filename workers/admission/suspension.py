@@ -1,7 +1,7 @@
-"""A worker that can take work and cannot report it is suspended: it takes nothing more, and says so.
+"""A worker that cannot report results is suspended: it takes no more units, and logs that.
 
-Each unit that it took would be called, paid for and lost, and taken from those who could have reported it. A worker
-that an operator has cordoned takes nothing either, until that is taken back.
+Each unit that it took would be called, paid for and lost, and taken from workers that could have reported it. A worker
+that an operator has cordoned takes no units either, until it is uncordoned.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 FAILURES = 3
-"""Reports that failed one after the other, each for a reason that waiting cannot mend."""
+"""The number of reports that must fail in a row, each for a reason that waiting cannot mend."""
 
 
 class Suspension:
-    """One process's; any thread. `suspended` is called when units that wait here are others' from now on. A fault lasts
-    until the process ends, a cordon until it is taken back."""
+    """The suspension of one process; safe to use from any thread.
+
+    `suspended` is called when the units that wait here should go to other workers. A fault lasts until the process
+    ends, a cordon until it is taken back.
+    """
 
     def __init__(self) -> None:
         self.reason = ""
-        """Why this worker takes nothing more; '' while it does."""
+        """Why this worker takes no more units; '' while it takes some."""
         self.cordon = ""
-        """The order of an operator's that forbids it to take units; '' if there is none."""
+        """The operator's order that forbids it to take units; '' if there is none."""
         self.suspended: Callable[[], None] = lambda: None
         self._failures = 0
 
     def may_begin(self) -> bool:
-        """Whether a call may begin now."""
+        """Return whether a call may begin now."""
         return not self.cordon
 
     @property
@@ -37,11 +40,11 @@ class Suspension:
         return not self.reason and not self.cordon
 
     def reported(self) -> None:
-        """A report has arrived."""
+        """Note that a report has arrived."""
         self._failures = 0
 
     def failed(self, error: Exception) -> None:
-        """A report could not be made, and will not be able to."""
+        """Note that a report could not be made, and that retrying it will not help."""
         self._failures += 1
         if self._failures < FAILURES or self.reason:
             return

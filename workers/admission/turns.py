@@ -1,4 +1,4 @@
-"""Whose turn it is among the units that wait at one gate."""
+"""The order in which the units waiting at one gate take their turns."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dicast.workers.admission.request import AdmittedRequest
 from dicast.workers.policy.admission import PROJECT_MAX
 
 CROWD_MAX = 256
-"""Messages a gate takes besides those that it holds anyway, since others may stand behind them in the queue: as many as
-belong to jobs at their own limit, or, where several projects use the pool, to projects that fill more than their part
-of what is held."""
+"""The most messages that a gate takes in addition to `HELD_MAX`, since others may stand behind them in the queue. They
+are messages of jobs at their own limit or, if several projects use the pool, of projects that fill more than their
+part."""
 JOB_LIMIT = "job_limit"
 ASIDE_S = 1.0
-"""A job that was refused for its own limit steps aside for so long: nothing here tells when a call of it ends
+"""How long a job that was denied for its own limit steps aside: nothing here says when one of its calls ends
 elsewhere."""
 
 
 class Turns:
-    """One gate's. Jobs at their own limit, or of projects at theirs, step aside for a while."""
+    """The turns at one gate. Jobs at their own limit, or of projects at theirs, step aside for a while."""
 
     def __init__(self) -> None:
         self._aside: dict[str, float] = {}
-        """Until when; replaced and never changed, for other threads read it."""
+        """Job -> until when it steps aside. The dict is replaced and never changed, since other threads read it."""
 
     def takes(self, request: AdmittedRequest) -> bool:
-        """Whether the request takes its turn, and does not stand aside."""
+        """Return whether the request takes its turn, that is, its job has not stepped aside."""
         return request.unit.job not in self._aside
 
     def note(
         self, held: Iterable[AdmittedRequest], asked: Sequence[AdmittedRequest], reasons: Sequence[str], now: float
     ) -> None:
-        """Why those that asked were refused, '' where they were not."""
+        """Take in the reasons for which the requests in `asked` were denied, '' for those that were not."""
         waiting = {request.unit.job for request in held}
         aside = {job: until for job, until in self._aside.items() if now < until and job in waiting}
         for request, reason in zip(asked, reasons, strict=True):
@@ -41,12 +41,12 @@ class Turns:
         self._aside = aside
 
     def come_back(self, job: str) -> None:
-        """A call of the job has ended here: it may have one more."""
+        """End the job's stepping aside: one of its calls has ended here, so it may have another."""
         self._aside = {name: until for name, until in self._aside.items() if name != job}
 
     def crowd(self, held: Iterable[AdmittedRequest], projects: int, places: int) -> int:
-        """How many of the waiting messages are in nobody's way: those that stand aside, and, of several `projects`,
-        those beyond their equal parts of the `places`."""
+        """Return how many of the waiting messages do not count against the room: those of jobs that have stepped aside
+        and, with several `projects`, those beyond their equal parts of the `places`."""
         aside, units = self._aside, [request.unit for request in held]
         waiting = Counter(unit.project for unit in units if unit.job not in aside)
         part = places // projects if projects > 1 else len(units)
@@ -55,8 +55,11 @@ class Turns:
 
 
 def in_turns(held: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
-    """Up to `most` of the waiting requests: the oldest of each project first, then their second ones, and so on, so
-    that a project with a long queue stands in front of nobody; and likewise of each job within its project."""
+    """Return up to `most` of the waiting requests: the oldest of each project first, then the second of each, and so
+    on.
+
+    So a project with a long queue does not hold up others. The same holds for the jobs within a project.
+    """
     turns: Counter[tuple[str, str]] = Counter()
     waiting: dict[str, list[tuple[int, int, AdmittedRequest]]] = defaultdict(list)
     for number, request in enumerate(held):

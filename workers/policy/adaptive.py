@@ -1,9 +1,9 @@
 """The default engine: finds the capacity, keeps it full, and sees few refusals.
 
-It closes its loop in the time of a refusal instead of a round trip (`calls`, `timescales`), grows in confirmed steps
+It reacts within the time of a refusal instead of a round trip (`calls`, `timescales`), grows in confirmed steps
 (`growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis`, `accepted_later`, `top_refusals`),
 keeps a learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
-(`failures`, `breaker`). This module only says which of them acts when.
+(`failures`, `breaker`). This module only decides which of them acts when.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Adaptive:
         return next_at(self.config, self.state, self.ceiling, self._now)
 
     def take_news(self) -> list[str]:
-        """What was found out of the told budgets since the last time."""
+        """Return the findings about reported budgets since the last call."""
         told = self.state.told
         news, told.news = told.news, []
         return news
@@ -109,7 +109,8 @@ class Adaptive:
         self._watch_latency(event, now)
 
     def _try_quanta(self, trial: LoggedCall, now: float) -> None:
-        """In slow start, refused with room again after a second as busy as advertised: keep that rate, per second."""
+        """Keep the advertised rate, counted per second, if calls are refused with room again during slow start, after a
+        second that was as busy as advertised."""
         state = self.state
         per_s = busy_as_told(state, trial)
         if per_s and state.rate is None and state.growth.slow_start:
@@ -121,13 +122,13 @@ class Adaptive:
         """A call was refused while the breaker is closed.
 
         Rules, first match wins:
-        sent before the last cut, or a diagnosis is waited for -> it is evidence, no more;
-        known noise explains it -> it says nothing;
-        single calls -> the single call was too much: 30 % less;
+        sent before the last cut, or a diagnosis is pending -> it only counts as evidence;
+        known noise explains it -> it is ignored;
+        single calls -> even the single call was too much: 30 % less;
         a step is pending -> undo it (for a 529: on the second refusal);
-        a rate is kept -> it is measured anew;
+        a rate is in force -> it is measured again;
         the call used the last slot -> one slot less; and in any case
-        enough refusals since the last cut -> hold fire for one feedback delay, then judge.
+        enough refusals since the last cut -> hold grants for one feedback delay, then diagnose.
         """
         state, growth = self.state, self.state.growth
         rtt_s, overloaded = state.timescales.rtt_s, event.status == OVERLOADED
@@ -163,7 +164,7 @@ class Adaptive:
             state.episode = max(after, now - 2.0 * state.timescales.feedback_s - 1.0)
 
     def _noise_persists(self, now: float) -> bool:
-        """Whether lowering the limit has not helped: then it is held again."""
+        """Return whether lowering the limit has not helped; then the former limit is restored."""
         state, growth = self.state, self.state.growth
         before = growth.before if growth.pending else growth.limit
         known = not growth.pending
@@ -186,7 +187,7 @@ class Adaptive:
         self._say("step refused")
 
     def _suspect(self, trial: LoggedCall, now: float) -> None:
-        """A refusal at the very top costs one slot, unless such refusals have turned out to be noise lately."""
+        """Give up one slot after a refusal at the very top, unless such refusals have turned out to be noise lately."""
         state, growth, top_refusals = self.state, self.state.growth, self.state.top_refusals
         if growth.slow_start or now < top_refusals.noisy_until:
             return
@@ -202,7 +203,7 @@ class Adaptive:
         self._say("refused at the top")
 
     def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:
-        """Refused although a rate is kept: the rate is measured anew, or it was not a rate."""
+        """Handle a refusal while a rate is in force: measure the rate again, or find that it was not a rate."""
         state, timescales = self.state, self.state.timescales
         cap = ceiling_of(state.log, rate.started + timescales.rtt_s, now, timescales.feedback_s, timescales.rtt_s)
         cap = cap or hidden_cap(state, rate, trial, now)
@@ -232,7 +233,7 @@ class Adaptive:
             self._say("slowing down does not help")
 
     def _noise_proven(self, now: float) -> None:
-        """The limit was none: back to where it was, or on with the slow start."""
+        """Return to the former limit, or go on with slow start: the refusals were noise."""
         state, growth = self.state, self.state.growth
         state.rate, state.not_a_rate_until = None, max(state.not_a_rate_until, state.noise.until)
         growth.retake(now, self.config.hold_min_rtts)
@@ -244,7 +245,7 @@ class Adaptive:
         """Let time pass.
 
         Rules, first match wins: breaker not closed -> only its deadlines; a diagnosis is due -> judge; single calls ->
-        silence means that the call was accepted. Else the learned rate goes on, a filled step that nobody refused is
+        silence means that the call was accepted. Else the learned rate advances, a filled step without a refusal is
         confirmed, and the next step is taken.
         """
         state, growth, timescales, config = self.state, self.state.growth, self.state.timescales, self.config
@@ -296,7 +297,7 @@ class Adaptive:
         state.growth.lift(min(self.ceiling, self.config.rate_room * rate.per_s * rtt_s))
 
     def _confirm(self, now: float) -> bool:
-        """Confirm the pending step if it is time to; False while it has to wait, or if a rate was found instead."""
+        """Confirm the pending step if it is due; False while it has to wait, or if a rate was found instead."""
         state, growth, rtt_s = self.state, self.state.growth, self.state.timescales.rtt_s
         at = growth.confirmed_at(state.timescales.feedback_s)
         if at is None or now < at - EPSILON_S:
@@ -308,7 +309,7 @@ class Adaptive:
         return True
 
     def _judge(self, now: float) -> None:
-        """Every call of the episode is resolved: say what it means, and act."""
+        """Diagnose the episode, of which every call is resolved, and act on it."""
         state, growth, config = self.state, self.state.growth, self.config
         state.episode = episode_start(state.log, state.episode)
         refused = [trial for trial in state.log.since(state.episode - 1e-6) if trial.refused and not trial.forgiven]
@@ -344,7 +345,7 @@ class Adaptive:
         self._say(f"diagnosis: {diagnosis.kind}")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
-        """If the single call was accepted: climb back to the last refused number, or go on with the slow start."""
+        """If the single call was accepted, climb back to the last refused number, or go on with slow start."""
         state, growth = self.state, self.state.growth
         last = state.log.last()
         if last is None or last.sent_at <= growth.cut_at or last.refused:
@@ -364,7 +365,8 @@ class Adaptive:
     # Rates
 
     def _was_accepted_later(self, now: float) -> bool:
-        """Accepted again where all was refused, for the second time: keep the rate that went; True if that may be."""
+        """Keep the accepted rate, since refused levels were accepted for the second time; returns whether a rate may be
+        kept."""
         state, timescales = self.state, self.state.timescales
         if now < state.not_a_rate_until:
             return False
@@ -387,7 +389,8 @@ class Adaptive:
     # Failures, latency, clamps
 
     def _watch_failures(self, event: Done) -> None:
-        """Open the breaker on a row of failures; after a good probe start slowly, back to the limit at the trip."""
+        """Open the breaker after enough failures in a row; after a good probe, start slowly towards the limit at the
+        trip."""
         state, growth, config, now = self.state, self.state.growth, self.config, event.at
         if state.breaker.closed:
             if state.failures.count(event, growth.limit <= self.floor) >= config.trip_failures:

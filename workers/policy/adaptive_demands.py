@@ -1,4 +1,4 @@
-"""What the default engine asks of the enforcer, and when it wants to be asked again: read off its state."""
+"""What the default engine demands of the enforcer, and when it is due again: derived from its state."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dicast.workers.policy.timescales import Timescales
 
 
 def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
-    """The parameters that follow from the state.
+    """Return the parameters that follow from the state.
 
-    Grants are held a little longer than a diagnosis takes: its decision comes late, and what slipped through between
-    would be granted under the old limit.
+    Grants are held a little longer than a diagnosis takes: its decision comes late, and calls granted in between would
+    be granted under the old limit.
     """
     growth, feedback_s, judging = state.growth, state.timescales.feedback_s, state.judging_since
     pace_s = _pace_s(config, state)
@@ -35,8 +35,8 @@ def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Dire
 
 
 def _burst_calls(config: AdaptiveConfig, state: AdaptiveState) -> float:
-    """Calls that may go at once after a pause: many of those that are known to be open together, unless calls a second
-    have ever turned out to be bounded."""
+    """Return how many calls may be sent at once after a pause: a large part of the limit, unless a bound on calls per
+    second has ever been found."""
     growth = state.growth
     if growth.cautious:
         return 0.0
@@ -45,7 +45,8 @@ def _burst_calls(config: AdaptiveConfig, state: AdaptiveState) -> float:
 
 
 def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
-    """Spacing of grants: the limit's turnover with some gain, and the pending step within its feedback delay."""
+    """Return the spacing of grants: the limit's turnover with some gain, and the pending step within its feedback
+    delay."""
     growth, timescales = state.growth, state.timescales
     feedback_s = timescales.feedback_s if timescales.answered else config.start_s
     step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
@@ -53,12 +54,12 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
 
 
 def diagnosis_at(judging_since: float, timescales: Timescales) -> float:
-    """When every call of the episode is resolved."""
+    """Return when every call of the episode is resolved."""
     return judging_since + timescales.feedback_s
 
 
 def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: float) -> float | None:
-    """When time alone changes something; the rules are in the order of `Adaptive.advance`."""
+    """Return when time alone changes something. The rules are in the order of `Adaptive.advance`."""
     growth, timescales, breaker = state.growth, state.timescales, state.breaker
     if not breaker.closed:
         if breaker.phase is BreakerPhase.OPEN:

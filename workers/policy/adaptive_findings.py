@@ -1,4 +1,4 @@
-"""What the default engine's evidence says: read off its state, of which nothing is changed."""
+"""What the default engine's evidence says. These functions read its state and change nothing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dicast.workers.policy.diagnosis import Diagnosis, judge, wander
 from dicast.workers.policy.rate import LearnedRate
 
 START_S = 0.5
-"""A rate is not measured over less."""
+"""The shortest time over which a rate is measured."""
 SOON_PART = 0.75
-"""Refusals that are heard within such a part of a round trip are heard soon."""
+"""Refusals that arrive within this part of a round trip count as early."""
 
 
 def is_starting(config: AdaptiveConfig, state: AdaptiveState, now: float) -> bool:
-    """Whether slow start goes on, or its bursts still blur the evidence."""
+    """Return whether slow start goes on, or its bursts still blur the evidence."""
     growth = state.growth
     return growth.slow_start or now < growth.slow_start_until + config.starting_rtts * state.timescales.rtt_s
 
 
 def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, starting: bool) -> Diagnosis:
-    """What the episode of refusals was, of which every call is resolved."""
+    """Diagnose the episode of refusals, of which every call must be resolved."""
     return judge(
         config.diagnosis,
         state.log,
@@ -34,8 +34,7 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
 
 
 def busy_as_told(state: AdaptiveState, trial: LoggedCall) -> float:
-    """Calls a second as told, if as many were accepted in the second before that call, and no more than two seconds
-    can hold; else 0."""
+    """Return the advertised calls per second, if about as many were accepted in the second before that call; else 0."""
     per_s = state.told.room_per_s
     per_s = max(per_s % 1.0, per_s // 1.0)
     accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
@@ -43,7 +42,7 @@ def busy_as_told(state: AdaptiveState, trial: LoggedCall) -> float:
 
 
 def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: float) -> int | None:
-    """The cap that shows itself in the course of many tries of the rate."""
+    """Return the cap on open calls that many tries of the rate have revealed; None if there is none."""
     log, timescales = state.log, state.timescales
     level = max(1, log.open_at_provider(trial))
     numbers = [
@@ -56,15 +55,18 @@ def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: 
 
 
 def rate_of(state: AdaptiveState, start: float, end: float) -> float:
-    """Calls accepted a second while calls were refused, but not more than in the round trip before."""
+    """Return the calls accepted per second while calls were refused, at most as many as in the round trip before."""
     log, rtt_s = state.log, state.timescales.rtt_s
     before = log.accepted_between(start - rtt_s, start) / min(rtt_s, max(START_S, start - log.began_at))
     return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
 
 
 def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> float:
-    """A probe costs a refusal, which a small limit takes long to outweigh; but overload passes at once, and where
-    refusals are heard late it takes long enough to follow."""
+    """Return the longest wait between probes.
+
+    A probe costs a refusal, which a small limit takes long to outweigh. The wait is shorter after an overload, which
+    passes at once, and where refusals arrive late, so that steps take long anyway.
+    """
     growth, timescales = state.growth, state.timescales
     if now < state.overloaded_at + config.memory_rtts * timescales.rtt_s:
         return config.hold_max_rtts

@@ -1,4 +1,4 @@
-"""What the default engine remembers: plain data, bounded, JSON."""
+"""What the default engine remembers: plain data of bounded size, stored as JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dicast.workers.policy.top_refusals import TopRefusals
 
 @dataclass(slots=True)
 class SingleCalls:
-    """After a collapse: one unresolved call at a time.
+    """The phase after a collapse, in which one unresolved call is sent at a time.
 
-    `level` open calls were refused then, `highest` when a single call was refused last; `slow_start` tells that the
-    collapse came while the pool was starting, when no level is known to be good.
+    `level` open calls were refused at the collapse, `highest` were open when a single call was refused last.
+    `slow_start` says that the pool was starting, so that no level is known to be good.
     """
 
     level: int
@@ -34,8 +34,11 @@ class SingleCalls:
 
 @dataclass(slots=True)
 class AdaptiveState:
-    """`judging_since` is when fire was held to judge the episode of refusals that began at `episode`; `ceiling` is that
-    of the last decision."""
+    """The whole state of the default engine.
+
+    `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. `ceiling` is
+    that of the last decision.
+    """
 
     growth: Growth
     timescales: Timescales
@@ -65,8 +68,11 @@ class AdaptiveState:
         )
 
     def ceiling_is(self, ceiling: int, first: float) -> None:
-        """Take note of the ceiling, under which a new pool begins with `first`. Where only the former one was in the
-        way of a higher limit, and none above it was ever refused, the limit goes on as at the start."""
+        """Take in the ceiling, under which a new pool begins with the limit `first`.
+
+        If only the former ceiling kept the limit from rising, and no level above it was ever refused, slow start goes
+        on.
+        """
         if 0 < self.ceiling < ceiling and self.growth.limit >= self.ceiling and self.accepted_later.level is None:
             self.growth.go_on(first, float(ceiling))
         self.ceiling = ceiling

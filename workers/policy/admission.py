@@ -1,7 +1,7 @@
 """The enforcer's arithmetic: grant or deny one lease, give one back. The store's scripts do the same, step by step.
 
-It obeys `Parameters` and remembers only what a grant changes. Until a decision comes it is safe by itself: the first
-refusal takes a pending step back, drops saved-up credit, and several refusals stop all grants for one feedback delay.
+It obeys `Parameters` and remembers only what a grant changes. Between decisions it protects the provider by itself: the
+first refusal undoes a pending step and drops saved credit, and several refusals stop all grants for one feedback delay.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from dicast.workers.policy.headers import NO_READINGS, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 
 MAX_WAIT_S = 5.0
-"""Longest wait told for an empty bucket: by then the parameters are others."""
+"""The longest wait reported for an empty bucket: by then the parameters will have changed."""
 CATCH_UP_S = 0.05
-"""A paced bucket forgives so much lateness, or polling would cost throughput."""
+"""The lateness that a paced bucket forgives; without it, polling would cost throughput."""
 SWEEP_S = 10.0
-"""Between two looks for models that nobody uses any more."""
+"""The time between two sweeps for models that are no longer used."""
 PROJECT_MAX = "project_max"
 SMALL_STEP = 0.9
-"""A step is small if the limit before it was at least so much of the one that is tried."""
+"""A step is small if the limit before it was at least this part of the limit being tried."""
 PROBE_HEARD_S = 5.0
-"""A probe that came back is decided upon by then, or its outcome was lost: another may go."""
+"""How long a returned probe is waited for to be decided upon; after that its outcome is lost, and another may go."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """One call that wants to leave. Tokens are estimates; `jitter` in [-1, 1] is drawn by the asker. `last`: it is one
-    of the last that wait, and if it were refused would end after all others."""
+    """One call that requests a lease. Tokens are estimates; `jitter` in [-1, 1] is drawn by the requester. `last` says
+    that it is one of the last that wait: if it were refused, it would end after all others."""
 
     call: str
     project: str = ""
@@ -51,7 +51,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """`retry_after_ms` None: nothing to wait for but a lease given back or a new decision."""
+    """A denial. Without `retry_after_ms` there is nothing to wait for but a lease given back or a new decision."""
 
     reason: str
     retry_after_ms: int | None = None
@@ -59,7 +59,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What the caller knows when its call ends; see `Done`. `error` is what it failed of, for people."""
+    """The outcome of a call, as its caller knows it; see `Done`. `error` describes a failure for people."""
 
     status: int
     used: Cost = NOTHING
@@ -83,8 +83,8 @@ class LeaseRecord:
 
 @dataclass(slots=True)
 class Fill:
-    """Where one bucket stands: `level` as of `at`; `next_at` is when a paced one lets the next call go, `full_at` when
-    it was last full at once."""
+    """The fill of one bucket: `level` as of `at`. `next_at` is when a paced bucket lets the next call go, `full_at`
+    when it was last refilled at once."""
 
     level: float
     at: float
@@ -96,7 +96,7 @@ class Fill:
 
 @dataclass(slots=True)
 class EnforcementState:
-    """One pool. Leases are kept in the order of their expiry as long as all live equally long."""
+    """The enforcer's state of one pool. Leases are in the order of their expiry, as long as all live equally long."""
 
     leases: dict[str, LeaseRecord] = field(default_factory=dict)
     version: int = 0
@@ -118,7 +118,7 @@ class EnforcementState:
 
 
 def effective_limit(params: Parameters, state: EnforcementState, now: float) -> int:
-    """Most open calls now: the decision, less what a refusal or a silent governor takes away."""
+    """Return the most open calls now: the limit as decided, lowered after a refusal or when the governor is silent."""
     limit = params.limit
     if state.refused:
         limit = min(limit, params.limit_if_refused)
@@ -128,24 +128,24 @@ def effective_limit(params: Parameters, state: EnforcementState, now: float) -> 
 
 
 def limit_for(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> int:
-    """Most open calls for this one: the last of a queue try no small step out."""
+    """Return the most open calls for this request: the last of a queue are not used to try a small step."""
     limit = effective_limit(params, state, now)
     is_small = params.limit_if_refused >= SMALL_STEP * params.limit
     return min(limit, params.limit_if_refused) if request.last and is_small else limit
 
 
 def grant(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> Granted | Denied:
-    """Grant a lease, or say what is in the way and for how long.
+    """Grant a lease, or say what prevents it and for how long.
 
     Rules, first match wins: breaker open -> its rest; half open -> exactly one probe; the limit; the project's own
-    maximum; a diagnosis is waited for; not this project's turn; else the longest wait among single calls, pacing and
+    maximum; a diagnosis is pending; not this project's turn; else the longest wait among single calls, pacing and
     the buckets.
     Holds: a grant implies open calls <= the effective limit (one, for a probe).
     """
     _begin(params, state, request, now)
     denied = _denial(params, state, request, now)
     standing = state.projects[request.project]
-    own = denied is not None and denied.reason == PROJECT_MAX  # then nobody is made to wait for this project
+    own = denied is not None and denied.reason == PROJECT_MAX  # then no other project is made to wait for this one
     standing.waiting = denied is not None and not own
     if denied is not None:
         state.held_by = state.held_by if own else denied.reason
@@ -157,7 +157,7 @@ def grant(params: Parameters, state: EnforcementState, request: CallRequest, now
 
 
 def obey(params: Parameters, state: EnforcementState) -> None:
-    """A new decision takes back what was done about the refusals that it knows of."""
+    """Take up a new decision, and undo the reactions to refusals that the decision has taken into account."""
     if state.version == params.version:
         return
     unknown = max(0, state.refusals - params.known_refusals) if params.known_refusals >= 0 else 0
@@ -204,7 +204,7 @@ def _denial(params: Parameters, state: EnforcementState, request: CallRequest, n
 
 
 def _denial_while_broken(params: Parameters, state: EnforcementState, now: float) -> Denied | None:
-    """One probe at a time, and one for each break unless it was lost without the governor saying so."""
+    """Allow one probe at a time, and one for each break, unless a probe was lost without the governor knowing."""
     if now < params.breaker_until:
         return Denied("breaker", _ms(params.breaker_until - now))
     if state.probed_break == params.break_number and now < state.probe_until:
@@ -252,19 +252,19 @@ def _waits(
 
 
 def _wait_s(bucket: Bucket, missing: float, now: float) -> float:
-    """Until so much has come back."""
+    """Return how long it takes until `missing` has been refilled."""
     seconds = min(MAX_WAIT_S, missing / max(1e-9, bucket.net_refill_per_s))
     full_at = bucket.next_full_at(now)
     return min(seconds, full_at - now) if full_at > 0.0 else seconds
 
 
 def _paced_until(params: Parameters, state: EnforcementState) -> float:
-    """Until when the grants so far fill the time, at the present pace: a slower one of before is forgotten."""
+    """Return until when the grants so far fill the schedule at the present pace; a former slower pace is forgotten."""
     return min(state.paced_until, state.last_sent_at + params.burst_s + params.pace_s * (1.0 + params.pace_jitter))
 
 
 def _refilled(bucket: Bucket, state: EnforcementState, now: float) -> Fill:
-    """The bucket's fill brought to `now`, re-dated first if the governor has a newer snapshot.
+    """Return the bucket's fill at `now`, re-dated first if the governor has a newer snapshot.
 
     Rules: full again since it was last looked at, and since the snapshot -> full; a new snapshot that is not from
     before that -> its level; what has refilled is added.
@@ -337,9 +337,9 @@ def _take(params: Parameters, state: EnforcementState, request: CallRequest, sen
 
 
 def release(params: Parameters, state: EnforcementState, call: str, outcome: CallOutcome, now: float) -> Done | None:
-    """Give a lease back with its outcome; None if it is gone already (expired, given back twice).
+    """Give a lease back with its outcome; returns None if it no longer exists (expired, or given back before).
 
-    Tokens are settled to what was used, where the provider told; a call without an answer took none. Requests are
+    Tokens are settled to what was used, if the provider reported it; a call without an answer used none. Requests are
     never given back: failed calls count at most providers.
     """
     lease = state.leases.get(call)
@@ -406,14 +406,14 @@ def _remove(state: EnforcementState, call: str) -> None:
 
 
 def _forget_silent(params: Parameters, state: EnforcementState, now: float) -> None:
-    """Keep the table of projects bounded: who has nothing open and has not asked lately leaves it."""
+    """Keep the table of projects bounded: drop those with no open calls and no recent request."""
     for project, standing in list(state.projects.items()):
         if standing.open == 0 and now > standing.asked_at + params.demand_ttl_s:
             del state.projects[project]
 
 
 def _forget_models(params: Parameters, state: EnforcementState, now: float) -> None:
-    """Keep the table of models bounded: one that no bucket needs, and that no call is open for, begins anew."""
+    """Keep the table of models bounded: drop those that no bucket needs and that have no open call."""
     if now < state.swept_at + SWEEP_S:
         return
     state.swept_at = now
@@ -433,5 +433,5 @@ def _add(a: Cost, b: Cost, sign: float = 1.0) -> Cost:
 
 
 def _ms(seconds: float) -> int:
-    """Whole milliseconds, rounded up: who comes back then is not too early."""
+    """Convert to whole milliseconds, rounded up, so that a retry then is not too early."""
     return math.ceil(seconds * 1000.0 - 1e-6)

@@ -4,7 +4,7 @@
                       ^                      |
                       +---- refused, failed, or lost by its deadline (break time doubles, up to a cap)
 
-Pattern: Nygard, Release It! (2007), ch. 5. What trips it is the profile's business. Break time starts anew after
+Pattern: Nygard, Release It! (2007), ch. 5. What trips it is up to the profile. Break time starts anew after
 each recovery. The probe is granted by the enforcer: never a second one while one is open.
 """
 
@@ -17,7 +17,7 @@ from dicast.workers.policy.parameters import BreakerPhase
 
 @dataclass(frozen=True, slots=True)
 class BreakerConfig:
-    """`break_s` is the first break, `break_max_s` the longest; a probe older than `probe_s` is lost."""
+    """The durations. `break_s` is the first break, `break_max_s` the longest; a probe older than `probe_s` is lost."""
 
     break_s: float = 5.0
     break_max_s: float = 15.0
@@ -26,7 +26,8 @@ class BreakerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """`until` ends the break; `number` counts breaks; `reopened` counts those since the last recovery."""
+    """The breaker's state. `until` ends the break; `number` counts breaks; `reopened` counts those since the last
+    recovery."""
 
     phase: BreakerPhase = BreakerPhase.CLOSED
     until: float = 0.0
@@ -57,7 +58,7 @@ def tick(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
 
 
 def probe_sent(breaker: Breaker, call: str, now: float) -> Breaker:
-    """The enforcer let a probe go (it may know before us that the break is over, or the last probe's outcome lost)."""
+    """Note that the enforcer let a probe go. It may know earlier that the break is over, or the last probe lost."""
     if breaker.closed:
         return breaker
     return replace(breaker, phase=BreakerPhase.HALF_OPEN, probe=call, probe_sent_at=now)

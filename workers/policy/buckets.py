@@ -1,4 +1,4 @@
-"""Budgets in their simplest form: what a call takes from one, and the operator's own."""
+"""Budgets in their simplest form: what a call takes from one, and budgets that an operator has set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dicast.workers.policy.parameters import Bucket
 
 
 def amount(unit: BudgetUnit, cost: Cost) -> float:
-    """What `cost` takes from a budget that counts `unit`."""
+    """Return what `cost` takes from a budget that counts `unit`."""
     if unit is BudgetUnit.REQUESTS:
         return cost.requests
     if unit is BudgetUnit.INPUT_TOKENS:
@@ -19,11 +19,11 @@ def amount(unit: BudgetUnit, cost: Cost) -> float:
 
 
 def configured_bucket(unit: BudgetUnit, per_min: float) -> Bucket:
-    """An operator's own budget, kept in every window of a minute.
+    """Return a bucket for an operator's own budget, which holds in every window of a minute.
 
     In any minute at most `capacity + 60 * refill` is granted, so the depth is taken off the refill: requests have
     a depth of a tenth of a second (one call when that is less), tokens of three seconds. A call larger than the
-    depth of a token bucket goes when the bucket is full, and is paid back by waiting.
+    depth of a token bucket is granted when the bucket is full, and is paid back by waiting.
     """
     seconds = 0.1 if unit is BudgetUnit.REQUESTS else 3.0
     free = 1.0 if unit is BudgetUnit.REQUESTS else 0.0

@@ -1,7 +1,7 @@
 """The evidence: which calls were sent with how many others open, and which of them the provider refused.
 
-Refusals come back fast and answers slowly, so silence is knowledge: a call that is older than the feedback delay and
-was not refused has been accepted. That closes the loop in the time of a refusal instead of a whole round trip.
+Refusals come back fast and answers slowly, so silence is information: a call that is older than the feedback delay and
+was not refused has been accepted. So the engine reacts within the time of a refusal instead of a whole round trip.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from dicast.workers.policy.events import Done, Sent
 
 NEVER = -1e9
-"""An instant long before all others (JSON has no infinity)."""
+"""An instant before all others (JSON has no infinity)."""
 MOST_TRIALS = 2000
 
 
 @dataclass(slots=True)
 class LoggedCall:
-    """One call, the `number`th. `refused_at` is when its refusal came back, `explained` that a rule acted on it,
-    `forgiven` that it was noise."""
+    """One call, the `number`th. `refused_at` is when its refusal came back. `explained` says that a rule acted on the
+    refusal, `forgiven` that it was noise."""
 
     call: str
     number: int
@@ -54,7 +54,7 @@ class CallLog:
         self._open[event.call] = trial
 
     def answered(self, event: Done) -> LoggedCall:
-        """Note the outcome; a call whose sending was not seen is taken from its outcome."""
+        """Record the outcome; a call whose `Sent` was lost is reconstructed from its outcome."""
         trial = self._open.pop(event.call, None)
         if trial is None:
             self.sent_total += 1
@@ -75,22 +75,22 @@ class CallLog:
             self.refusals.popleft()
 
     def since(self, instant: float) -> Iterator[LoggedCall]:
-        """Calls sent after `instant`, latest first."""
+        """Yield the calls sent after `instant`, latest first."""
         for trial in reversed(self.trials):
             if trial.sent_at <= instant:
                 return
             yield trial
 
     def nth_sent_at(self, number: int) -> float | None:
-        """Send time of the `number`th call ever sent; None if it was not sent yet. That of one long ago is forgotten:
-        the oldest known stands for it."""
+        """Return the send time of the `number`th call ever sent; None if it was not sent yet. For a forgotten call, it
+        is that of the oldest known one."""
         later = self.sent_total - number
         if later < 0 or not self.trials:
             return None
         return self.trials[max(0, len(self.trials) - 1 - later)].sent_at
 
     def explain(self, since: float) -> None:
-        """Mark the refusals of calls sent since then as acted upon: they are not noise."""
+        """Mark the refusals of calls sent since then as acted upon, so that they do not count as noise."""
         for trial in self.refusals:
             if trial.sent_at >= since:
                 trial.explained = True
@@ -99,11 +99,12 @@ class CallLog:
         return self.trials[-1] if self.trials else None
 
     def last_refused_at(self, otherwise: float) -> float:
-        """Send time of the latest refused call."""
+        """Return the send time of the latest refused call, `otherwise` if there is none."""
         return max((trial.sent_at for trial in self.refusals), default=otherwise)
 
     def open_at_provider(self, trial: LoggedCall) -> int:
-        """Calls the provider was serving when `trial` arrived: open ones less those it had refused or would."""
+        """Return how many calls the provider was serving when `trial` arrived: the open ones without those it
+        refused."""
         refused = sum(
             1
             for other in self.refusals
@@ -113,14 +114,15 @@ class CallLog:
 
     @property
     def began_at(self) -> float:
-        """When the first call that is still known was sent."""
+        """When the first call that is still known was sent; `NEVER` if there is none."""
         return self.trials[0].sent_at if self.trials else NEVER
 
     def sent_between(self, after: float, until: float) -> int:
         return sum(1 for trial in self.since(after) if trial.sent_at <= until)
 
     def accepted_between(self, after: float, until: float) -> int:
-        """Calls sent in (after, until] that were not refused; `until` at least a feedback delay ago to be sure."""
+        """Count the calls sent in (after, until] that were not refused. The count is final a feedback delay after
+        `until`."""
         return sum(1 for trial in self.since(after) if trial.sent_at <= until and not trial.refused)
 
     def accepted_per_s(self, after: float, until: float) -> float:

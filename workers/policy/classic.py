@@ -2,7 +2,7 @@
 
 Rules when a call is refused, first match wins:
 
-1. half open: the probe's own refusal opens the breaker anew for twice as long, others only count;
+1. half open: a refusal of the probe opens the breaker anew for twice as long, others only count;
 2. open: counts only;
 3. at the floor: there is nothing left to give up -> the breaker opens;
 4. within `settle_s` of the last change: counts only, nothing moves;
@@ -32,7 +32,7 @@ MOST_REPORTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClassicConfig:
-    """All durations in seconds; `gap_jitter` is the half-width of the gap's random part, as a share."""
+    """The constants. Durations are in seconds; `gap_jitter` is the half-width of the gap's random part, as a share."""
 
     grow_every_s: float = 300.0
     settle_s: float = 120.0
@@ -51,8 +51,8 @@ class ClassicConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClassicState:
-    """`grown_at` None: time has not begun. `reports` are (instant, reporter) of the refusals in the burst window,
-    `decreases` instants of decreases."""
+    """The engine's state. `grown_at` is None before the first tick. `reports` are the refusals in the burst window, as
+    (instant, reporter); `decreases` are the instants of decreases."""
 
     limit: int
     settle_until: float = 0.0
@@ -66,7 +66,7 @@ class ClassicState:
 
 
 def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int) -> ClassicState:
-    """Let time pass: the breaker's deadlines, and one more for each `grow_every_s` since the last change or growth."""
+    """Let time pass: apply the breaker's deadlines, and grow by one for each `grow_every_s` since the last change."""
     grown_at = now if state.grown_at is None else state.grown_at
     state = replace(state, grown_at=grown_at, breaker=breakers.tick(config.breaker, state.breaker, now))
     if not state.breaker.closed:
@@ -84,7 +84,7 @@ def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int
 
 
 def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: float, floor: int) -> ClassicState:
-    """A call other than the probe was refused: rules 1 to 5 above."""
+    """Apply rules 1 to 5 above to the refusal of a call other than the probe."""
     recent = [(at, who) for at, who in state.reports if at >= now - config.burst_window_s]
     reports = (*recent, (now, reporter))[-MOST_REPORTS:]
     state = replace(state, reports=reports)
@@ -109,7 +109,7 @@ def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: f
 
 
 def on_probe(config: ClassicConfig, state: ClassicState, call: str, refused: bool, now: float) -> ClassicState:
-    """The probe came back: any answer but a refusal closes the breaker at `limit_after_break`."""
+    """Take in the probe's answer: any but a refusal closes the breaker at `limit_after_break`."""
     breaker = breakers.probe_answered(config.breaker, state.breaker, call, not refused, now)
     if breaker == state.breaker:
         return state

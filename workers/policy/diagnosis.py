@@ -1,8 +1,8 @@
 """What an episode of refusals means: a cap, a rate, a collapse, or noise.
 
-A cap on open calls separates accepted from refused calls by the number open at each send. A rate does not: calls
-pass and fail at the same number. A collapse refuses almost everything, far inside the territory held a moment ago.
-Refusals that are rare and strike anywhere are noise.
+A cap on open calls separates accepted from refused calls by the number open at each send. A rate does not: calls pass
+and fail at the same number. In a collapse almost everything is refused, at levels well below those that were accepted a
+moment ago. Refusals that are rare and happen at any level are noise.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from enum import StrEnum
 from dicast.workers.policy.calls import CallLog, LoggedCall
 
 BLUR = 0.10
-"""The burst of a slow start's step blurs the order of arrival: a tenth more is not clearly above."""
+"""The burst of a step in slow start blurs the order of arrival: up to a tenth more is not clearly above."""
 
 NOISY = 2.5
-"""So many times the known noise, mixed with accepted calls, may still be noise."""
+"""Up to this many times the known noise, refusals mixed with accepted calls may still be noise."""
 
 
 class Cause(StrEnum):
@@ -50,7 +50,7 @@ class DiagnosisConfig:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`level` is the number of open calls at which refusals begin."""
+    """A diagnosis. `level` is the number of open calls at which refusals begin."""
 
     kind: Cause
     level: int
@@ -58,7 +58,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Episode:
-    """Calls as (number open at the provider, refused); `levels` are the refused numbers in order."""
+    """The calls of an episode as (number open at the provider, refused). `levels` are the refused numbers in order."""
 
     calls: list[tuple[int, bool]]
     levels: list[int]
@@ -80,8 +80,8 @@ def judge(
 ) -> Diagnosis:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
-    `starting` tells that slow start goes on, or was a moment ago; `noise` is the share that is
-    refused whatever the load, as far as that is known.
+    `starting` says that slow start goes on, or ended a moment ago. `noise` is the share of calls that is known to be
+    refused whatever the load.
 
     Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
     (noise, if such refusals are rare and this is not the start); not many more than the known noise -> noise; most
@@ -117,8 +117,8 @@ def judge(
 
 
 def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: int) -> bool:
-    """Accepted at the usual refused number, or clearly above the lower quartile of the refused ones; numbers may be
-    wrong by `slack`, and by `blur` of themselves."""
+    """Return whether calls were accepted at the median refused number, or clearly above the lower quartile of the
+    refused numbers. Numbers may be wrong by `slack`, and by the part `blur`."""
     levels = episode.levels
     usual = levels[len(levels) // 2] * (1.0 + blur) + slack
     at_usual = [refused for number, refused in episode.calls if number >= usual]
@@ -130,20 +130,21 @@ def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: 
 
 
 def _fell_again(episode: _Episode, below: int | None) -> bool:
-    """Some accepted, and refused well below a level that was refused a moment ago: a cap does not slide."""
+    """Return whether calls were refused well below a level refused a moment ago, and some accepted: a cap does not
+    slide."""
     return below is not None and episode.accepted >= 3 and episode.levels[0] + wander(below) < 0.95 * below
 
 
 def _is_rare(config: DiagnosisConfig, log: CallLog) -> bool:
-    """Whether the refusals that no rule acted on are few enough, lately and over the whole log, to be chance."""
+    """Return whether the refusals that no rule acted on are few enough, lately and in the whole log, to be chance."""
     unexplained = [trial.refused and not trial.explained for trial in log.trials]
     return sum(unexplained[-60:]) < config.noise_lately and sum(unexplained) < config.noise_share * len(unexplained)
 
 
 def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
-    """Whether the refusals since `after` deserve a diagnosis.
+    """Return whether there are enough refusals since `after` for a diagnosis.
 
-    Either `needed` of them and 5 % of the resolved calls, or three of the last sixteen.
+    These are `needed` refusals and 5 % of the resolved calls, or three of the last sixteen.
     """
     total = refused = last_refused = 0
     for trial in log.since(after):
@@ -158,22 +159,23 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
 
 
 def episode_start(log: CallLog, after: float) -> float:
-    """Send time of the first refused call sent after `after`; `after` itself if there is none."""
+    """Return the send time of the first refused call sent after `after`; `after` itself if there is none."""
     return min((t.sent_at for t in log.since(after) if t.refused and not t.forgiven), default=after)
 
 
 def wander(level: int) -> int:
-    """By how much the number open at the provider may differ from ours: calls and answers are under way."""
+    """Return by how much the number open at the provider may differ from ours, since calls and answers are under
+    way."""
     return 2 if level >= 20 else 1 if level >= 10 else 0
 
 
 def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s: float) -> int | None:
-    """The cap on open calls that explains the refusals since `after`, if one does.
+    """Return the cap on open calls that explains the refusals since `after`; None if none does.
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
     are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
     number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
-    apart their times, for a rate is tried at its busiest instants, and whoever looks long enough finds some alike.
+    apart their times must be: a rate is tried at its busiest instants, so some refusals have like numbers by chance.
     """
     refused: list[LoggedCall] = []
     for trial in log.trials:

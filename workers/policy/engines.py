@@ -1,4 +1,4 @@
-"""What every engine offers the governor, and the one that does nothing."""
+"""The interface between the governor and its engines, and the engine that does nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dicast.workers.policy.parameters import Bucket
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """An engine's part of the parameters; see `Parameters` for the meaning. The defaults restrain nothing."""
+    """An engine's part of the parameters; see `Parameters` for their meaning. The defaults restrict nothing."""
 
     limit_if_refused: float
     counts_after: float = 0.0
@@ -28,13 +28,13 @@ class Directives:
 
 
 class Engine(Protocol):
-    """Events come in order, and `advance` before each of them with its instant. `state` is all that is remembered."""
+    """An engine. Events come in order, each after an `advance` to its instant. `state` is all that is remembered."""
 
     state: Any
 
     @property
     def limit(self) -> float:
-        """The limit asked for; the governor clamps it."""
+        """The limit that the engine wants; the governor clamps it."""
         ...
 
     @property
@@ -53,7 +53,8 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class FixedState:
-    """`asked`: somebody asked for this limit, and a smaller ceiling may have clamped it; else it was left there."""
+    """The state of `Fixed`. `asked` says that somebody set this limit, so that only a smaller ceiling may have clamped
+    it; else another engine left it."""
 
     limit: int
     asked: bool = True
@@ -62,7 +63,7 @@ class FixedState:
 
 
 class Fixed:
-    """Keeps the limit, whatever happens."""
+    """An engine that keeps the limit, whatever happens."""
 
     breaker = Breaker()
 

@@ -13,8 +13,8 @@ Rules, at most one change in each short window, or its effect would not be seen:
 2. Capped, and over the short window the budget burns slower than it lasts (below 1) -> the cap doubles, and is lifted
    where it reaches the ceiling.
 
-A call counts as failed if it was refused (429, 529), answered by 5xx or 408, or not at all; other 4xx are the
-caller's. Few calls say nothing: at least `LEAST` must have ended in the window, and `LEAST_SHORT` in the short one.
+A call counts as failed if it was refused (429, 529), answered by 5xx or 408, or not at all; other 4xx are the caller's
+fault. Few calls say nothing: at least `LEAST` must have ended in the window, and `LEAST_SHORT` in the short one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LEAST, LEAST_SHORT = 20, 5
 
 @dataclass(frozen=True, slots=True)
 class ErrorBudget:
-    """`target` is the share of calls to be served, above 0 and below 1; `window_s` the long window."""
+    """The objective. `target` is the share of calls to be served, above 0 and below 1; `window_s` is the long
+    window."""
 
     target: float
     window_s: float = 3600.0
@@ -46,7 +47,7 @@ class ErrorBudget:
 
 @dataclass(slots=True)
 class Slice:
-    """Calls that ended within one of the window's `SLICES` parts, by its number since time began."""
+    """The calls that ended within one of the window's `SLICES` parts; `number` counts these parts from time 0."""
 
     number: int
     ended: int = 0
@@ -55,7 +56,7 @@ class Slice:
 
 @dataclass(slots=True)
 class BudgetUse:
-    """What is remembered of one pool: never more than `SLICES` + 1 slices."""
+    """The use of one pool's error budget; holds at most `SLICES` + 1 slices."""
 
     slices: deque[Slice] = field(default_factory=deque)
     cap: int | None = None
@@ -72,7 +73,7 @@ def record(budget: ErrorBudget, use: BudgetUse, done: Done) -> None:
 
 
 def burning(budget: ErrorBudget, use: BudgetUse, now: float) -> tuple[float, float]:
-    """Burn rates over the window and over its last twelfth; 0 where too few calls have ended."""
+    """Return the burn rates over the window and over its last twelfth; 0 if too few calls have ended."""
     return (
         _burn_rate(budget, use, now, budget.window_s, LEAST),
         _burn_rate(budget, use, now, budget.short_s, LEAST_SHORT),
@@ -94,7 +95,7 @@ def step(budget: ErrorBudget, use: BudgetUse, now: float, limit: int, ceiling: i
 
 
 def next_at(budget: ErrorBudget, use: BudgetUse) -> float | None:
-    """When time alone may move the cap."""
+    """Return when time alone may move the cap."""
     return use.moved_at + budget.short_s if use.cap is not None else None
 
 

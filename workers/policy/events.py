@@ -1,8 +1,8 @@
-"""What the enforcer tells the governor: one `Sent` when a call leaves, one `Done` when its outcome is recorded.
+"""The events that the enforcer reports to the governor: `Sent` when a call leaves, `Done` when its outcome is recorded.
 
 Instants are seconds on the lease clock. Both are appended by the store's scripts, so that their order is the order
-in which things happened. A lost `Done` leaves its call open until it is too old to matter; a lost `Sent` is made up
-from the `Done`, which repeats what was known at the send.
+in which things happened. A lost `Done` leaves its call open until it is too old to matter; a lost `Sent` is
+reconstructed from the `Done`, which repeats what was known at the send.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from dicast.workers.policy.headers import NO_READINGS, Readings
 
 REFUSALS = frozenset({429, 529})
-"""The provider's limits said no: the call was not served and says nothing about the unit."""
+"""The statuses of calls that the provider's limits kept from being served; they say nothing about the unit."""
 OVERLOADED = 529
 """The provider is short of capacity for everybody; it says nothing about this account's limits."""
 
 
 class Cost(NamedTuple):
-    """What a call takes from the budgets. Tokens are estimates before the answer and the provider's count after."""
+    """What a call takes from the budgets. Tokens are estimates before the answer, and the provider's count after it."""
 
     requests: float = 1.0
     input_tokens: float = 0.0
@@ -34,8 +34,8 @@ NOTHING = Cost(0.0)
 class Sent:
     """A lease was granted; the call leaves now.
 
-    `open_before` are the leases open just before, `limit` the limit in force, `held_by` what the pool's last denial
-    since the grant before was for ('' if none): it tells which bound the traffic runs against.
+    `open_before` is the number of leases open just before, `limit` the limit in force. `held_by` is the reason of the
+    pool's last denial since the previous grant ('' if none): the bound that the traffic runs against.
     """
 
     call: str
@@ -50,8 +50,8 @@ class Sent:
 class Done:
     """A lease was given back with its outcome.
 
-    `status` is the HTTP status; 0 when no answer came. A 429 that means "no money left" is terminal and must be
-    told as 402, for waiting cannot help it. `spent` are the model's counters just after this call was reserved:
+    `status` is the HTTP status; 0 when no answer came. A 429 that means "no money left" is permanent and must
+    be reported as 402, since waiting does not help. `spent` are the model's counters just after this call was reserved:
     they date the header readings. `reporter` tells distinct observers apart (the job or unit).
     """
 
@@ -82,7 +82,7 @@ class Done:
 
     @property
     def failed(self) -> bool:
-        """The provider did not do its work: 5xx, 408, or no answer at all."""
+        """Whether the provider has failed: 5xx, 408, or no answer at all."""
         return not self.refused and (self.status == 408 or self.status >= 500 or self.status < 100)
 
 
@@ -90,7 +90,7 @@ Event = Sent | Done
 
 
 def is_sane(event: Event) -> bool:
-    """Whether the event can be believed: finite instants, nothing before its cause, no negative counts."""
+    """Return whether the event is plausible: finite instants, nothing before its cause, no negative counts."""
     if isinstance(event, Sent):
         return math.isfinite(event.at) and event.open_before >= 0
     instants = math.isfinite(event.at) and math.isfinite(event.sent_at) and event.at >= event.sent_at

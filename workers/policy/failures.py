@@ -9,13 +9,15 @@ from dicast.workers.policy.events import Done
 
 @dataclass(slots=True)
 class Failures:
-    """`since` is the send time of the first failure of the row: only an answer to a later call ends the row."""
+    """Consecutive failures. `since` is the send time of the first in the row; only an answer to a later call ends
+    it."""
 
     row: int = 0
     since: float | None = None
 
     def count(self, event: Done, at_floor: bool) -> int:
-        """Take one outcome; returns the row's length. Refusals count only at the floor: nothing is left to cut."""
+        """Count one outcome; returns the row's length. Refusals count only at the floor, where nothing is left to
+        cut."""
         if event.failed or (event.refused and at_floor):
             self.row += 1
             self.since = event.sent_at if self.since is None else min(self.since, event.sent_at)

@@ -4,11 +4,12 @@ Share of slots: `limit` divided by weight, whole slots; what the division leaves
 projects that were served least, so the remainder rotates by itself and nobody starves when projects outnumber slots.
 Work-conserving: a project passes its share only while no other waiting project is below its own. Strict: never.
 
-A project's maximum is no share: it holds though the others leave the pool empty, and nobody waits for who is at it.
+A project's maximum is not a share: it holds even if the others leave the pool empty, and no other project waits for one
+that is at its maximum.
 
 Slots say little where a rate is the bound (few calls are open, each grant is a turn): there the project served least
-goes first. Service is virtual time, tokens reserved over weight (start-time fair queueing, Goyal et al. 1996); who
-comes back from a pause starts at the least service of those present, so that absence earns no credit.
+goes first. Service is virtual time, tokens reserved over weight (start-time fair queueing, Goyal et al. 1996). A
+project that returns from a pause starts at the least service of those present, so that absence earns no credit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dicast.workers.policy.parameters import FairMode
 
 @dataclass(slots=True)
 class Standing:
-    """One project in one pool. `asked_at` is when it last asked, `waiting` whether it was denied then."""
+    """One project in one pool. `asked_at` is when it last requested a lease, `waiting` whether it was denied then."""
 
     open: int = 0
     service: float = 0.0
@@ -30,7 +31,7 @@ class Standing:
 
 
 def shares(limit: int, standings: Mapping[str, Standing], weights: Mapping[str, float]) -> dict[str, int]:
-    """Whole slots for each project; they add up to `limit` (to 0 when there is no project)."""
+    """Return whole slots for each project; they add up to `limit` (to 0 if there is no project)."""
     if not standings:
         return {}
     total = sum(weights.get(p, 1.0) for p in standings)
@@ -42,8 +43,10 @@ def shares(limit: int, standings: Mapping[str, Standing], weights: Mapping[str, 
 
 
 def most_of(project: str, limit: int, project_max: Mapping[str, float]) -> int | None:
-    """Most open calls that a project may have of `limit`, at least 1; None if nothing is said of it. A number below 1
-    is a share of the limit, '*' stands for projects that are not named."""
+    """Return the most open calls of a project under `limit`, at least 1; None if it has no maximum.
+
+    In `project_max` a number below 1 is a share of the limit, and '*' stands for projects that are not named.
+    """
     most = project_max.get(project, project_max.get("*"))
     if most is None:
         return None
@@ -60,7 +63,7 @@ def may_take(
     rate_bound: bool,
     quantum: float,
 ) -> bool:
-    """Whether it is `project`'s turn. `standings` holds it and every project with open calls or waiting work.
+    """Return whether it is `project`'s turn. `standings` holds it and every project with open calls or waiting work.
 
     Rules, first match wins: mode OFF, or nobody else is here -> yes; at its share: strict -> no, else no while
     another waiting project is below its own; rate bound and more than `quantum` ahead of a waiting one -> no.
@@ -88,9 +91,9 @@ def in_turn(
     limit: int,
     mode: FairMode,
 ) -> str | None:
-    """The project to serve next among `projects`, all of which wait; None when strict shares are used up.
+    """Return the project to serve next among `projects`, all of which wait; None if strict shares are used up.
 
-    Below-share projects come first, then who was served least.
+    Projects below their share come first, then those served least.
     """
     present = {p: standings.get(p) or Standing() for p in projects}
     slots = shares(limit, present, weights)

@@ -36,16 +36,17 @@ MOST_CHANGES = 50
 SLO = "slo"
 BUDGET = "slo: error budget"
 FUTURE_S = 5.0
-"""An event dated further ahead of the decision than this is garbage."""
+"""An event dated further ahead of the decision than this is ignored."""
 PAUSE_MAX_S = 60.0
-"""Longest pause of a pool for what one answer asks: a gateway that says the same with each answer must not stop it."""
+"""The longest pause that one answer can ask for: a gateway that sends the same with each answer must not stop the
+pool."""
 
 EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, Discriminator("kind")]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One line of the pool's history: the limit moved, or (`before` is `after`) something was found out."""
+    """One line of the pool's history: a change of the limit or, if `before` equals `after`, a finding."""
 
     at: float
     before: int
@@ -55,8 +56,11 @@ class LimitChange:
 
 @dataclass(slots=True)
 class GovernorState:
-    """Everything to remember about one pool. `clamp` is what bounds the limit instead of the engine ('' nothing);
-    `garbage` counts events that could not be believed. Until `pause_until` no call begins: an answer asked for it."""
+    """Everything that is remembered of one pool.
+
+    `clamp` names what bounds the limit instead of the engine ('' if nothing does). `garbage` counts implausible events.
+    Until `pause_until` no call begins, because an answer asked for a pause.
+    """
 
     engine: EngineState
     version: int = 0
@@ -74,7 +78,7 @@ class GovernorState:
 
     @classmethod
     def from_json(cls, raw: bytes | str) -> GovernorState:
-        """Raises `pydantic.ValidationError` if `raw` is not such a state."""
+        """Parse a state. Raises `pydantic.ValidationError` if `raw` is none."""
         state = _CODEC.validate_json(raw)
         state.history = deque(state.history, maxlen=MOST_CHANGES)
         return state
@@ -84,7 +88,7 @@ class PoolGovernor:
     """Decides for one pool, by the engine that its configuration names."""
 
     def __init__(self, config: PoolConfig, state: GovernorState | None = None) -> None:
-        """Take up `state`, or begin anew; a state that another engine left gives only its limit, clamped."""
+        """Take up `state`, or begin anew. Of a state that another engine left only the limit is used, clamped."""
         self.config = config
         self._engine = _engine(config, state)
         self.state = state or GovernorState(self._engine.state, limit=config.first_limit)
@@ -93,7 +97,7 @@ class PoolGovernor:
     def decide(self, events: Iterable[Event], now: float) -> Parameters:
         """Take in the events in their order, let time pass up to `now`, and say what is in force from then on.
 
-        Events that cannot be believed are counted and ignored; time never runs backwards.
+        Implausible events are counted and ignored; time never runs backwards.
         """
         state = self.state
         for event in events:
@@ -112,14 +116,17 @@ class PoolGovernor:
         return self._parameters()
 
     def _heed(self, event: Done) -> None:
-        """An answer that asks for a pause is no refusal and moves no limit, but says that the next call would be one:
-        no call begins until it is over. What refusals ask for delays their units, and never the pool."""
+        """Pause the pool if an answer asks for it.
+
+        Such an answer is not a refusal and moves no limit, but says that the next call would be refused. What a refusal
+        asks for delays its unit, and never the pool.
+        """
         wait_s = event.readings.retry_after_s
         if event.ok and wait_s and not isinstance(self._engine, Fixed):
             self.state.pause_until = max(self.state.pause_until, event.at + min(wait_s, PAUSE_MAX_S))
 
     def next_at(self) -> float | None:
-        """When time alone will change the decision; None: not before an event."""
+        """Return when time alone will change the decision; None: not before an event."""
         instants = [self._engine.next_at()]
         if self.config.error_budget is not None:
             instants.append(error_budget.next_at(self.config.error_budget, self.state.budget_use))
@@ -132,7 +139,7 @@ class PoolGovernor:
         self.state.slo = most
 
     def set_cpu(self, percent: float) -> None:
-        """The node's CPU load, for the rules engine; other engines do not care."""
+        """Set the node's CPU load, in percent of one core, for the rules engine; other engines ignore it."""
         if isinstance(self._engine, Rules):
             self._engine.set_cpu(percent)
 
@@ -161,7 +168,7 @@ class PoolGovernor:
                 self.state.history.append(LimitChange(self.state.now, limit, limit, news))
 
     def _spend_budget(self) -> None:
-        """Have the cap follow the error budget, if there is one."""
+        """Update the cap that follows the error budget, if there is one."""
         budget, state = self.config.error_budget, self.state
         if budget is None:
             state.budget_use.cap = None
@@ -175,7 +182,7 @@ class PoolGovernor:
         return max(1, min([whole, *caps]))
 
     def _clamp_on(self, limit: float) -> str:
-        """The name of the clamp that makes the limit less than the engine's."""
+        """Return the name of the clamp that lowers the engine's limit; '' if none does."""
         slo, cap = self.state.slo, self.state.budget_use.cap
         most = min(int(limit), self.config.ceiling)
         if cap is not None and cap < most and (slo is None or cap < slo):
@@ -228,7 +235,7 @@ _CODEC: TypeAdapter[GovernorState] = TypeAdapter(GovernorState)
 
 
 def _engine(config: PoolConfig, state: GovernorState | None) -> Engine:
-    """The configured engine, on `state` if that is its own."""
+    """Return the configured engine, with the state in `state` if it is its own."""
     was = state.engine if state is not None else None
     limit = max(config.floor, min(config.ceiling, state.limit)) if state is not None else config.first_limit
     constants = config.engine

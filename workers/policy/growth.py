@@ -18,23 +18,25 @@ from dataclasses import dataclass
 from dicast.workers.policy.calls import NEVER
 
 FILLS = 3
-"""So often has a new limit to be filled."""
+"""How often a new limit must be filled to be confirmed."""
 MOST_ON_WAY = 4.0
 LARGE_STEP = 4.0
 SETTLED_ROW = 3
-"""A level refused so often in a row, and nothing else, is there to stay."""
+"""A level that was refused this often in a row, and no other one, is considered stable."""
 SLOW_START_PART = 0.9
-"""Slow start ends when so much of the ceiling is confirmed: what is beyond the truth is all refused before it is heard
-of."""
+"""Slow start ends when this part of the ceiling is confirmed: calls beyond the true capacity would all be refused
+before the first refusal arrives."""
 
 
 @dataclass(slots=True)
 class Growth:
-    """`limit` is the limit asked for; `before` the one before the last step; `good` a level known to be fine; `refused`
-    the least one that a step of one call was refused at, `row` times in a row (0: none).
+    """The growth of the limit.
 
-    The limit was filled `fills` times since it last moved, of `needed`, the last time that counts at `filled_at`. Work
-    has come back after a pause, and not yet filled the limit: `resumed`.
+    `limit` is the wanted limit, `before` the one before the last step, `good` a level known to be accepted. `refused`
+    is the lowest level at which a step of one call was refused, `row` times in a row (0: none).
+
+    The limit was filled `fills` times of `needed` since it last moved, the last counted time at `filled_at`. `resumed`
+    says that work has come back after a pause and has not filled the limit yet.
     """
 
     limit: float
@@ -58,27 +60,27 @@ class Growth:
 
     @property
     def step(self) -> float:
-        """Calls that the pending step added."""
+        """The number of calls that the pending step has added."""
         return max(0.0, self.limit - self.before) if self.pending else 0.0
 
     @property
     def large_step(self) -> bool:
-        """The pending step is so large that it may be refused for its haste."""
+        """Whether the pending step is so large that it may be refused for its haste alone."""
         return self.step >= LARGE_STEP
 
     @property
     def cautious(self) -> bool:
-        """No bursts while more than one call is tried, nor before the limit was filled again after a cut; unless work
-        comes back after a pause."""
+        """Whether bursts are forbidden: while a step of more than one call is tried, and after a cut until the limit is
+        filled again; but not if work has come back after a pause."""
         return not (self.slow_start or self.resumed) and (self.step >= 2.0 or self.full_since is None)
 
     @property
     def settled(self) -> bool:
-        """The limit has long been all that there is."""
+        """Whether the limit has been stable for long."""
         return self.row >= SETTLED_ROW
 
     def filled(self, at: float) -> None:
-        """A call was sent that used the last slot."""
+        """Note that a call was sent that used the last slot."""
         self.resumed = False
         if self.full_since is None:
             self.full_since = at
@@ -86,7 +88,8 @@ class Growth:
             self.fills, self.filled_at = self.fills + 1, at
 
     def confirmed_at(self, feedback_s: float) -> float | None:
-        """When the pending step counts as accepted, if nothing is refused until then; None before it is filled."""
+        """Return when the pending step counts as accepted, if nothing is refused until then; None before it is
+        filled."""
         if self.fills < min(self.needed, max(1, int(self.limit))):
             return None
         if self.slow_start:
@@ -98,7 +101,7 @@ class Growth:
         return 0.0 < self.refused <= self.limit < self.refused + 1.0
 
     def confirm(self, hold_min_rtts: float, ceiling: float) -> None:
-        """The pending step was accepted; slow start ends near the ceiling."""
+        """Note that the pending step was accepted; slow start ends near the ceiling."""
         self.pending = False
         if self.limit >= self.refused:
             self.refused, self.row = 0.0, 0
@@ -108,7 +111,7 @@ class Growth:
             self.slow_start, self.slow_start_until = False, self.filled_at
 
     def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
-        """When the next step is due; None while the limit was not filled since it last moved."""
+        """Return when the next step is due; None if the limit was not filled since it last moved."""
         if self.full_since is None:
             return None
         if self.slow_start:
@@ -140,7 +143,7 @@ class Growth:
             self.needed = math.ceil(FILLS * math.exp(min(on_way, MOST_ON_WAY)))
 
     def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
-        """The pending step was too much: go back to where it came from, and wait longer before the next try."""
+        """Undo the pending step, and wait longer before the next one."""
         self.good = self.before
         if self.large_step and not self.gentle:
             self.retry_gently()
@@ -153,38 +156,39 @@ class Growth:
         self.cut(now, self.before)
 
     def retry_gently(self) -> None:
-        """Perhaps not the level was refused but the haste: try again at once, spread over several feedback delays."""
+        """Try the step again at once, spread over several feedback delays: it may have been refused for its haste
+        only."""
         self.gentle, self.hold_rtts = True, 0.0
 
     def cut(self, now: float, limit: float) -> None:
-        """Lower the limit; refusals of calls sent before now belong to the old one."""
+        """Lower the limit. Refusals of calls sent before now belong to the old limit."""
         if self.slow_start:
             self.slow_start_until = now
         self._move(limit)
         self.slow_start, self.increment, self.cut_at = False, 1.0, now
 
     def lower(self, limit: float) -> None:
-        """One less, without starting a new settle window."""
+        """Lower the limit without starting a new settle window."""
         self._move(float(limit))
         self.increment, self.refused = 1.0, limit + 1.0
 
     def uncut(self, now: float, limit: float) -> None:
-        """A cut was wrong: back to where it came from, which is known to be good."""
+        """Undo a cut that was wrong; `limit` is known to be good."""
         self._move(limit)
         self.good, self.increment, self.cut_at = max(self.good, limit), 1.0, now
 
     def forget_step(self) -> None:
-        """The limit is not what binds: whether it was filled says nothing."""
+        """Forget the pending step, because the limit is not the bound: whether it was filled says nothing."""
         self.full_since, self.pending = None, False
 
     def lift(self, limit: float) -> None:
-        """Make room: something else than the number of open calls is the bound."""
+        """Raise the limit, because something else than the number of open calls is the bound."""
         if self.limit < limit:
             self._move(limit)
             self.slow_start, self.good = False, max(self.good, limit)
 
     def retake(self, now: float, hold_min_rtts: float) -> None:
-        """What stopped the growth was noise: go on from here, with the slow start if it was cut off."""
+        """Go on growing from here, in slow start if that was interrupted: what stopped the growth was noise."""
         if self.slow_start_until > NEVER and not self.good:
             self.restart(now, self.limit, 0.0, hold_min_rtts)
         else:
@@ -192,7 +196,8 @@ class Growth:
             self.hold_rtts = hold_min_rtts
 
     def go_on(self, start: float, until: float) -> None:
-        """What is above was never tried: slow start from here, or from `start` if that is more, `until` there."""
+        """Resume slow start from here, or from `start` if that is more, up to `until`: levels above were never
+        tried."""
         self._move(max(self.limit, start))
         self.slow_start, self.pending, self.good = True, True, until
 
@@ -200,7 +205,7 @@ class Growth:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
 
     def restart(self, now: float, limit: float, good: float, hold_min_rtts: float) -> None:
-        """Slow start from `limit` back to `good` (after an outage)."""
+        """Begin slow start at `limit`, back to `good` (after an outage)."""
         self._move(limit)
         self.before, self.good, self.hold_rtts, self.pending = 0.0, good, hold_min_rtts, True
         self.slow_start, self.increment, self.cut_at, self.grew_at = True, 1.0, now, now

@@ -15,11 +15,11 @@ from dicast.workers.policy.events import Done
 
 MOST_COHORTS = 50
 LEAST_IN_COHORT = 12
-"""A cohort of which more was refused says nothing: the median of a few is chance."""
+"""The fewest accepted calls of a cohort that counts: the median of a few is chance."""
 LEAST_COHORTS = 3
-"""One lucky cohort is no base."""
+"""The fewest medians that make a base: one lucky cohort is not enough."""
 BASE_GROWTH = 1.001
-"""Per cohort: a base that was measured on a lucky day is forgotten slowly."""
+"""Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
 
 
 @dataclass(slots=True)
@@ -42,8 +42,8 @@ class CutTrial:
 
 @dataclass(slots=True)
 class LatencyWatch:
-    """`hot`: the latency rises, so the limit must not grow. `base` is the least average of medians, of which there were
-    so many since the start."""
+    """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
+    medians, and `medians` counts them since the start."""
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
@@ -53,7 +53,7 @@ class LatencyWatch:
     hot: bool = False
 
     def forget(self) -> None:
-        """After an outage nothing of before compares."""
+        """Drop all cohorts: after an outage, earlier latencies are not comparable."""
         self.cohorts.clear()
         self.short = self.trial = None
         self.hot = False
@@ -69,7 +69,7 @@ class LatencyWatch:
             cohort.end = at
 
     def answered(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
-        """Take one outcome; returns the limit that the latency asks for, if it asks for another one.
+        """Take in one outcome; returns a new limit if the latency calls for one, else None.
 
         A value above `limit` undoes the cut under test; one below is a cut.
         """
@@ -102,7 +102,7 @@ class LatencyWatch:
         return None
 
     def _median(self, sent_at: float, latency_s: float, ok: bool) -> tuple[float, float, float] | None:
-        """Count the outcome in its cohort; (median, first, end) once it is known."""
+        """Count the outcome in its cohort; returns (median, first, end) once the median is known."""
         for cohort in self.cohorts:
             if cohort.end is None or sent_at <= cohort.end:
                 break
