@@ -1,9 +1,9 @@
 """Refusals that do not depend on the load: slowing down gains nothing.
 
-A limit refuses next to nothing when the traffic is well below it. So where a learned rate goes on to be refused, the
-traffic is slowed down for a while, and what is refused then decides by the sequential test of Wald (1945): the same
-share as before -> it is noise; hardly any -> the limit is real. Known noise is *forgiven*: so many refusals as it
-explains are no evidence of anything. What comes on top of them is.
+A limit refuses next to nothing when the traffic is well below it. So if calls at a learned rate are still refused, the
+traffic is slowed down for a while, and the refusals then are judged by the sequential test of Wald (1945): the same
+share as before -> it is noise; hardly any -> the limit is real. Known noise is *forgiven*: as many refusals as it
+explains are no evidence of anything; any beyond them are.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from dicast.workers.policy.calls import LoggedCall
 
 SLOWED = 0.7
-"""Speed of the test, as a part of the speed that was refused."""
+"""The speed of the test, as a part of the speed that was refused."""
 SUSPECT_SHARE, MOST_SHARE = 0.06, 0.35
-"""Such a part of the calls refused is suspect; more is a limit."""
+"""A refused share of the calls between these two is suspected to be noise; more is a limit."""
 SUSPECT_NEW, SUSPECT_OLD = 3.0, 5.0
-"""So many refusals make a new rate suspect, or an old one."""
+"""The number of refusals that make a new rate, or an old one, suspect."""
 NEW_CALLS = 200
 WATCHED_CALLS = 100
 REAL_PART = 0.1
-"""A real limit would refuse at most such a part of the former share when the traffic is slow."""
+"""A real limit would refuse at most this part of the former share when the traffic is slow."""
 HELPED_PART = 0.3
 LOW_PART = 0.75
-"""Far below a level that was held is such a part of it."""
+"""Far below a level means at most this part of it."""
 CAUTION = 0.7
-"""Part of the observed share that is tested for: a few refusals seem more than they are."""
+"""The part of the observed share that is tested for, since a few refusals overstate the share."""
 NOISE_AT, REAL_AT = 4.6, -2.3
 """Log likelihood ratios at which the test ends: one wrong proof in a hundred, one missed in ten."""
 TEST_RTTS = 12.0
-"""A limit may have moved by then."""
+"""The longest test: after that, a limit may have moved."""
 PATIENCE_CALLS = 400
 FORGIVEN, FORGIVEN_AT_ONCE = 1.4, 4.0
 """Refusals forgiven, relative to the known share, and how many may be saved up: chance comes in clusters."""
@@ -40,7 +40,8 @@ TRUST_RTTS, TRUST_MOST_RTTS = 30.0, 60.0
 
 @dataclass(slots=True)
 class SlowTest:
-    """Since `since`, after the `first` call, they go slower; `per_s` was the rate, of which `share` was refused."""
+    """A test with slowed traffic, begun at `since` after the `first` call. `per_s` was the rate before, `share` its
+    refused part."""
 
     since: float
     first: int
@@ -51,7 +52,7 @@ class SlowTest:
     calls_before: int = 0
 
     def ratio(self, number: int) -> float:
-        """Log of how much better noise explains the calls until the `number`th than a real limit does."""
+        """Return the log likelihood ratio of noise over a real limit, for the calls up to the `number`th."""
         accepted = number - self.first - self.refused
         likely = math.log((1.0 - self.share) / (1.0 - REAL_PART * self.share))
         return self.refused * -math.log(REAL_PART) + accepted * likely
@@ -59,8 +60,10 @@ class SlowTest:
 
 @dataclass(slots=True)
 class Decline:
-    """The limit fell from `top`, refusal by refusal, after the `first` call. `refused` of the calls since then were,
-    and `low_refused` of the `low_calls` far below the top; a step beyond what is known asks for it, and does not count.
+    """A fall of the limit from `top`, refusal by refusal, after the `first` call.
+
+    `refused` of the calls since then were refused, and `low_refused` of the `low_calls` far below the top. A refusal of
+    a step beyond the known level is to be expected, and does not count.
     """
 
     top: float
@@ -73,12 +76,13 @@ class Decline:
         return self.refused / max(1, number - self.first)
 
     def helped(self, number: int) -> bool:
-        """Whether much less is refused far below the top than nearer to it, as of a limit on calls a second."""
+        """Return whether much less is refused far below the top than nearer to it, as with a limit on calls per
+        second."""
         near = max(1, number - self.first - self.low_calls)
         return self.low_refused * near < HELPED_PART * (self.refused - self.low_refused) * self.low_calls
 
     def ratio(self, number: int) -> float:
-        """As `SlowTest.ratio`."""
+        """Return the log likelihood ratio, as `SlowTest.ratio` does."""
         share = min(MOST_SHARE, max(SUSPECT_SHARE, CAUTION * self.share(number)))
         likely = math.log((1.0 - share) / (1.0 - REAL_PART * share))
         return self.low_refused * -math.log(REAL_PART) + (self.low_calls - self.low_refused) * likely
@@ -86,10 +90,11 @@ class Decline:
 
 @dataclass(slots=True)
 class Noise:
-    """`share` of the calls is refused whatever the load, as is known `until` then; 0: nothing is known.
+    """What is known of noise: `share` of the calls is refused whatever the load, valid `until` then; 0 if none is
+    known.
 
-    After the `kept`th call a rate was found; `refused` of the calls since the `watched`th were refused; `test` is on
-    since they became suspect; the next one begins `not_before` that call.
+    A rate was found after the `kept`th call. `refused` of the calls since the `watched`th were refused. `test` runs if
+    they became suspect; the next test begins `not_before` that call.
     """
 
     share: float = 0.0
@@ -106,7 +111,7 @@ class Noise:
     decline: Decline | None = None
 
     def forgives(self, trial: LoggedCall, now: float) -> bool:
-        """Whether known noise explains this refusal."""
+        """Return whether known noise explains this refusal."""
         if not self.share:
             return False
         if now > self.until:
@@ -122,24 +127,24 @@ class Noise:
 
     @property
     def rate_was_kept(self) -> bool:
-        """Whether a rate was ever found."""
+        """Whether a rate has ever been found."""
         return self.kept >= 0
 
     def rate_kept(self, number: int) -> None:
-        """After the `number`th call a rate was found that is to be kept."""
+        """Note that a rate was found after the `number`th call, and is put into force."""
         self.kept = number
         self.watch(number)
 
     def is_new(self, number: int) -> bool:
-        """Whether the rate was found lately."""
+        """Return whether the rate was found recently."""
         return number - self.kept <= NEW_CALLS
 
     def watch(self, number: int) -> None:
-        """Count anew, from the `number`th call on."""
+        """Start counting again after the `number`th call."""
         self.watched, self.refused, self.test = number, 0.0, None
 
     def suspects(self, number: int, per_s: float, now: float) -> bool:
-        """A call was refused at that rate; True if the traffic is to slow down for a test."""
+        """Note that a call was refused at that rate; returns whether the traffic should slow down for a test."""
         if number - self.watched > WATCHED_CALLS:
             self.watched, self.refused = number - WATCHED_CALLS // 2, self.refused / 2.0
         self.refused += 1.0
@@ -154,7 +159,7 @@ class Noise:
         return True
 
     def proves(self, test: SlowTest, trial: LoggedCall, number: int, now: float, rtt_s: float) -> bool:
-        """A call was refused during the test; True if that proves the noise."""
+        """Note that a call was refused during the test; returns whether that proves the noise."""
         if trial.number <= test.first:
             return False
         test.refused += 1
@@ -174,21 +179,26 @@ class Noise:
         self.watch(number)
 
     def lowered(self, before: float, number: int) -> None:
-        """The limit is lowered for a refusal, after the `number`th call. Where calls a second are bounded, fewer open
-        ones are refused no less; so that must not have been found."""
+        """Note that the limit is lowered from `before` for a refusal, after the `number`th call.
+
+        Ignored if a rate has ever been found: with a bound on calls per second, fewer open calls are refused no less.
+        """
         if self.rate_was_kept:
             self.decline = None
         elif self.decline is None or before > self.decline.top:
             self.decline = Decline(before, number - 1)
 
     def sent(self, limit: float) -> None:
-        """A call leaves under that limit, which is known."""
+        """Note that a call was sent under that limit, which is not a pending step."""
         if self.decline is not None and limit <= LOW_PART * self.decline.top:
             self.decline.low_calls += 1
 
     def persists(self, limit: float, number: int, now: float, rtt_s: float, *, known: bool) -> float | None:
-        """A call was refused under that limit, which is `known` unless it is a step. Where as many are refused far
-        below a level as were there, it is noise, and the level is to be held again: that one, else None."""
+        """Note that a call was refused under that limit, which is `known` unless it is a pending step.
+
+        If as many calls are refused far below a level as at it, the refusals are noise. Then the level to be restored
+        is returned, else None.
+        """
         decline = self.decline
         if decline is None:
             return None
@@ -203,7 +213,7 @@ class Noise:
         return None
 
     def disproved(self, test: SlowTest, number: int, now: float, rtt_s: float) -> bool:
-        """Whether the test has shown a real limit by now, or nothing in time; then the next one has to wait."""
+        """Return whether the test has shown a real limit, or nothing in time; then the next test has to wait."""
         calls = number - test.first
         real = test.ratio(number) <= REAL_AT or (calls >= 10 and test.refused > MOST_SHARE * calls)
         if not real and now < test.since + TEST_RTTS * rtt_s:

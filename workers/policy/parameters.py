@@ -1,6 +1,6 @@
-"""What the governor decides and the enforcer obeys: plain numbers, small enough to be read at every grant.
+"""The parameters that the governor decides and the enforcer obeys: plain numbers, few enough to be read at every grant.
 
-Instants are seconds on the lease clock. The enforcer needs nothing else: no history, no provider's name.
+Instants are seconds on the lease clock. The enforcer needs nothing else: no history, and no provider's name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dicast.workers.policy.headers import BudgetUnit
 
 
 class BreakerPhase(StrEnum):
-    """CLOSED: calls flow. OPEN: none before `breaker_until`, then exactly one probe decides (half-open)."""
+    """The circuit breaker's phase. CLOSED: calls flow. OPEN: none before `breaker_until`. HALF_OPEN: one probe
+    decides."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -28,9 +29,9 @@ class Bucket:
     stood at `spent`; what we spent since and what refilled since follow by arithmetic, so an old snapshot is as good
     as a new one. `drain_per_s` is what other tenants of the account take. `paced` spreads the grants: slower than
     the refill below `reserve` of the capacity, up to `surplus_gain` times the refill well above it.
-    `credit` grows when the governor wants to try out more than the refill; the enforcer adds the difference.
-    It is full again at `full_at` and each `full_every_s` from then on (0: never); what was there before is gone then,
-    and a snapshot dated before says nothing any more.
+    `credit` grows when the governor wants to try more than the refill; the enforcer adds the difference.
+    The bucket is full again at `full_at` and each `full_every_s` from then on (0: never). This replaces the former
+    level, and a snapshot dated before it is ignored.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Bucket:
     full_every_s: float = 0.0
 
     def last_full_at(self, now: float) -> float:
-        """When it was last full again; 0: not yet."""
+        """Return when it was last full again; 0 if it has not been yet."""
         if self.full_at <= 0.0 or now < self.full_at:
             return 0.0
         if self.full_every_s <= 0.0:
@@ -59,18 +60,18 @@ class Bucket:
         return self.full_at + math.floor((now - self.full_at) / self.full_every_s) * self.full_every_s
 
     def next_full_at(self, now: float) -> float:
-        """When it will be full again; 0: not known."""
+        """Return when it will be full again; 0 if that is not known."""
         if self.full_at <= 0.0 or now < self.full_at:
             return self.full_at
         return self.last_full_at(now) + self.full_every_s if self.full_every_s > 0.0 else 0.0
 
     @property
     def net_refill_per_s(self) -> float:
-        """Our part of the refill; never so small that a wrong guess of the others' part would stop us."""
+        """Our part of the refill; never so small that an overestimate of the others' part would stop us."""
         return max(0.05 * self.refill_per_s, self.refill_per_s - self.drain_per_s)
 
     def gain(self, level: float) -> float:
-        """Speed of spending relative to the refill, so that the level settles a little above the reserve."""
+        """Return the speed of spending relative to the refill; it lets the level settle a little above the reserve."""
         share = level / self.capacity
         if share >= self.reserve:
             return 1.0 + (self.surplus_gain - 1.0) * min(1.0, (share - self.reserve) / 0.2)
@@ -78,7 +79,7 @@ class Bucket:
 
 
 class FairMode(StrEnum):
-    """WORK_CONSERVING lends idle shares, STRICT never does, OFF serves as asked."""
+    """How a pool is shared. WORK_CONSERVING lends idle shares, STRICT never does, OFF serves in order of requests."""
 
     WORK_CONSERVING = "work_conserving"
     STRICT = "strict"
@@ -87,23 +88,23 @@ class FairMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """One decision. `version` grows with each; the enforcer takes its own emergency measures back when it changes.
+    """One decision. `version` grows with each; when it changes, the enforcer takes its own emergency measures back.
 
     limit              most open calls
     limit_if_refused   most open calls after a refusal, until the next decision (the step before the pending one)
     counts_after       only refusals of calls sent later than this count (the settle window)
-    known_refusals     so many had the enforcer counted when the decision was made: what it does about later ones
-                       stays; -1: it stays for none
-    stop_after         so many counted refusals stop all grants for `feedback_s`, or until the next decision
+    known_refusals     the enforcer's count of refusals when the decision was made: its reactions to later ones stay in
+                       force; -1: none stay
+    stop_after         this many counted refusals stop all grants for `feedback_s`, or until the next decision
     feedback_s         a call older than this that was not refused has been accepted
-    hold_until         no grants before (a diagnosis is being waited for, or an answer has asked for a pause)
-    single_call_s             0, or at most one grant in so many seconds
+    hold_until         no grants before (a diagnosis is pending, or an answer has asked for a pause)
+    single_call_s      0, or at most one grant in this many seconds
     pace_s, burst_s    steady spacing of grants, and how much of it may be saved up (GCRA's increment and limit)
     pace_jitter        half-width of the spacing's random part, as a share
     breaker...         see `BreakerPhase`; `break_number` names the break, so that each has one probe
-    probe_s            a probe not answered for so long is lost
+    probe_s            a probe that is not answered within this time is lost
     token_scale        tokens really used over tokens estimated
-    stale_after_s      without a decision for so long the limit falls to `stale_limit`
+    stale_after_s      after this time without a decision the limit falls to `stale_limit`
     weights            of projects; absent: 1
     project_max        most open calls of a project: below 1 a share of the limit, else a number; '*' for those absent
     """

@@ -18,7 +18,7 @@ from dicast.workers.policy.rules import RulesConfig
 
 @dataclass(frozen=True, slots=True)
 class FixedConfig:
-    """The limit never moves by itself."""
+    """Keeps the limit: it never moves by itself."""
 
 
 EngineConfig = AdaptiveConfig | ClassicConfig | RulesConfig | FixedConfig
@@ -37,7 +37,8 @@ class UnknownProfile(ValueError):
 
 
 def profile(name: str, **changes: Any) -> EngineConfig:
-    """A profile's constants, with some of them changed; raises `UnknownProfile`, or TypeError for unknown constants."""
+    """Return a profile's constants, with `changes` applied. Raises `UnknownProfile`, or TypeError for unknown
+    constants."""
     try:
         found = PROFILES[name]
     except KeyError:
@@ -47,11 +48,11 @@ def profile(name: str, **changes: Any) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """What the operator overrides for one pool; written by the operator alone.
+    """The configuration of one pool's policy; only an operator changes it.
 
-    `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least it may become.
-    Budgets are per minute; None: unknown, and learned. An `error_budget` caps the limit by itself.
-    A governor silent for `stale_after_s` leaves `stale_limit`.
+    `limit` is the first limit (None: the profile's), `ceiling` the most and `floor` the least that it may become.
+    Budgets are per minute; None if they are unknown, and to be learned. An `error_budget` caps the limit by itself.
+    If the governor is silent for `stale_after_s`, the limit falls to `stale_limit`.
     """
 
     ceiling: int

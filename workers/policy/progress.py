@@ -1,4 +1,4 @@
-"""Is a worker getting on? Answering pings proves nothing: what counts is whether it takes the work that waits."""
+"""Whether a worker makes progress: not whether it answers pings, but whether it takes the work that waits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import Enum
 
 LOOK_EVERY_S = 5.0
 STUCK_LOOKS = 6
-"""Looks in a row, 30 s, at which work waited, there was room for it, and nothing was taken. They are counted instead of
-the time between, so that a process that was frozen is not taken for a stuck one."""
+"""A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
+taken. Checks are counted instead of time, so that a process that was frozen is not taken for a stuck one."""
 
 
 class Remedy(Enum):
@@ -19,7 +19,8 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """One queue as a worker saw it: messages taken so far, looks without progress, and whether it reconnected since."""
+    """The progress of one queue: messages taken so far, checks without progress, and whether the worker reconnected
+    since."""
 
     taken: int = 0
     looks: int = 0
@@ -31,10 +32,10 @@ class QueueProgress:
 
 
 def look(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
-    """One look at one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room`.
+    """Check one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room` for them.
 
     Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
-    nothing changes; too few looks -> wait; first time -> a new connection; still no progress -> restart the worker.
+    nothing changes; too few checks -> wait; first time -> a new connection; still no progress -> restart the worker.
     """
     if taken != before.taken or not waiting:
         return QueueProgress(taken), Remedy.NONE

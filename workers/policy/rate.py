@@ -1,4 +1,4 @@
-"""The learned rate: what to do when the provider bounds calls per second and does not say so.
+"""The learned rate: how to keep a bound on calls per second that the provider does not report.
 
 Where the provider keeps a bucket, it is empty at the instant of each refusal. So between two refusals exactly as many
 calls were accepted as refilled: `accepted / time` between them is the rate, to one call in the whole span, however
@@ -32,19 +32,19 @@ SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
 ALMOST, BEYOND = 0.995, 1.12
 ALIKE, TOP_PART = 5, 0.02
-"""So many refusals in a row at one number, the highest that was open of late, are a cap's."""
+"""`ALIKE` refusals in a row at one number of open calls, the highest of late, are due to a cap."""
 EARLY_PART, EARLY_MOST = 0.9, 3
-"""So many refusals before a second was as full as told, and it is not what refuses."""
+"""After `EARLY_MOST` refusals before a second was as full as reported, the bound is not the calls per second."""
 EXCESS_PART, EXCESS_LEAST = 1.2, 3.0
-"""No second lets more through than it holds, and calls are spread over it. So much more than was told in the course of
-time, and it is not counted per second."""
+"""If more calls than this pass beyond the reported rate in the course of time, calls are not counted per second: no
+second lets more through than it holds."""
 PAUSE_BACK_S = 20.0
 PAUSE_FIRST_S, PAUSE_FACTOR, PAUSE_MOST_S = 5.0, 4.0, 1280.0
 
 
 @dataclass(slots=True)
 class LearnedRate:
-    """`per_s` in force since `since`, hypothesis since `started`; `bound_at` is when it last held a call back.
+    """A rate `per_s`, in force since `since`, assumed since `started`. `bound_at` is when it last held a call back.
 
     anchor         send time of the refusal from which the rate is measured
     margin         how much slower than measured to run: more after unprovoked refusals, less after provoked ones
@@ -59,9 +59,9 @@ class LearnedRate:
     interval_rtts  wait between tries
     setbacks       falls within two round trips of each other: slowing down does not help
     found_per_s    the rate when it was found
-    told_per_s     the provider tells it (0: it does not): more is tried only after `pause_s`, which grows
-    excess         calls that went beyond `counted_per_s`, as told, by `went_at`
-    early          refusals that came before a second was as full
+    told_per_s     the rate as reported by the provider (0: none): more is tried only after `pause_s`, which grows
+    excess         calls sent beyond `counted_per_s`, the reported rate, until `went_at`
+    early          refusals that came before a second was as full as reported
     alike          refusals in a row at `alike_level` open calls, as many as were ever open of late
     """
 
@@ -105,8 +105,8 @@ class LearnedRate:
 
     @classmethod
     def counted(cls, told_per_s: float, part: float, now: float) -> LearnedRate:
-        """A rate that the provider tells, and counts per second: it keeps nothing, and the present second is full. A
-        `part` of it is used."""
+        """Return a rate that the provider reports and counts per second, so that nothing is saved and the present
+        second is full. Only a `part` of it is used."""
         over = now + 1.0
         per_s = max(LEAST_PER_S, part * told_per_s)
         rate = cls(per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now)
@@ -115,7 +115,7 @@ class LearnedRate:
 
     @property
     def refuted(self) -> bool:
-        """More is accepted than is told: it is not counted per second."""
+        """Whether more is accepted than reported, so that calls are not counted per second."""
         if self.told_per_s <= 0.0:
             return False
         return (
@@ -124,25 +124,25 @@ class LearnedRate:
         )
 
     def went(self, at: float) -> None:
-        """A call was sent."""
+        """Note that a call was sent."""
         if self.told_per_s > 0.0 and at >= self.went_at:
             self.excess = max(0.0, self.excess - self.counted_per_s * (at - self.went_at)) + 1.0
             self.went_at = at
 
     def paused(self, seconds: float) -> None:
-        """Nothing was sent for so long: that says nothing of whether the rate binds."""
+        """Note that nothing was sent for so long, which says nothing about whether the rate is the bound."""
         self.bound_at += seconds
 
     def bucket(self) -> Bucket:
-        """The rate as the enforcer keeps it: next to no depth, or a second could become over-full."""
+        """Return the bucket for the enforcer. It has next to no depth, or a second could become over-full."""
         return Bucket(NAME, BudgetUnit.REQUESTS, "", 1.0 + 0.05 * self.per_s, self.per_s, credit=self.credit)
 
     # A refusal
 
     def refused(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
-        """A call was refused although the rate was kept.
+        """Handle a refusal although the rate was kept.
 
-        Rules, first match wins: sent before the rate last moved, or before the first of several raises -> says nothing;
+        Rules, first match wins: sent before the rate last moved, or before the first of several raises -> ignored;
         a raise is being tried -> undo it (if the call was sent before it, the one before too, or all where nothing is
         kept) and try half of it next time; far too many lately -> the rate has fallen; else sit out the reserve and, if
         there were enough calls since the anchor, measure.
@@ -167,15 +167,15 @@ class LearnedRate:
         self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
 
     def is_early(self, trial: LoggedCall, log: CallLog) -> bool:
-        """Whether calls go on being refused before a second is as full as told."""
+        """Return whether calls go on being refused before a second is as full as reported."""
         if self.told_per_s > 0.0 and trial.sent_at > self.started + 1.0:
             accepted = log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
             self.early += accepted < EARLY_PART * int(self.counted_per_s) - 1.0
         return self.early >= EARLY_MOST
 
     def is_alike(self, level: int, slack: int, numbers: Iterable[int], rtt_s: float, now: float) -> bool:
-        """Whether refusals in round trips of their own lie at one `level` of open calls, which
-        hardly any of the accepted `numbers` reached."""
+        """Return whether refusals in different round trips lie at one `level` of open calls, which hardly any of the
+        accepted `numbers` reached."""
         if now < self.refused_at + rtt_s:
             return False
         accepted = list(numbers)
@@ -188,16 +188,16 @@ class LearnedRate:
         return self.alike >= ALIKE
 
     def run_at(self, per_s: float, now: float) -> None:
-        """Run at another rate than the measured one; that goes on being measured from the same anchor."""
+        """Run at another rate than the measured one, which goes on being measured from the same anchor."""
         self._move(per_s, self.anchor, now)
 
     def _undo_raise(
         self, before: float, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float
     ) -> None:
-        """Back to the rate before the raise; where the provider saves, half way to the average since the anchor.
+        """Return to the rate before the raise; if the provider saves, half way to the average since the anchor.
 
-        What was saved can carry a rate that is too high for a while; the average between two empty buckets cannot
-        lie, but it is too low if the rate has risen in between.
+        Saved calls can sustain a rate that is too high for a while. The average between two empty buckets is never too
+        high, but it is too low if the rate has risen in between.
         """
         smallest = self.raise_by <= 2.0 * RAISE_LEAST
         self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if smallest else 1.0
@@ -212,7 +212,8 @@ class LearnedRate:
         self._move(per_s, trial.sent_at, now)
 
     def _fell(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float) -> bool:
-        """Whether too many were refused lately for a random walk; then the rate is what was accepted meanwhile."""
+        """Return whether too many were refused lately for a random walk; then the rate becomes what was accepted
+        meanwhile."""
         recent = list(log.since(max(self.since, trial.sent_at - max(1.5, 12.0 / self.per_s))))
         refused = [other.sent_at for other in recent if other.refused]
         if len(refused) < 3 or len(refused) < 0.2 * len(recent):
@@ -229,7 +230,8 @@ class LearnedRate:
         return True
 
     def _learn_keeping(self) -> None:
-        """Credit was refused: does the provider keep what is not spent? If in doubt, save a little and try again."""
+        """Learn from refused credit whether the provider keeps what is not spent; if in doubt, save a little and try
+        again."""
         if self.testing:
             self.testing, self.proven, self.keeps = False, True, self.trying > 0.5 * SAVED_FOR_TEST
             self.raise_by = RAISE_FIRST if self.keeps else RAISE_GENTLE
@@ -243,7 +245,8 @@ class LearnedRate:
     def _measure(
         self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float, provoked: bool
     ) -> None:
-        """Take the average since the anchor, in full if it is surely lower, else by the length of the span."""
+        """Move to the average since the anchor: fully if it is certainly lower, else weighted by the length of the
+        span."""
         accepted, span = self._since_anchor(trial, log)
         if span < rtt_s or accepted < MEASURE_CALLS:
             return
@@ -264,16 +267,17 @@ class LearnedRate:
         self._move(max(0.5 * self.per_s, measured * (1.0 - margin)), trial.sent_at, now)
 
     def _since_anchor(self, trial: LoggedCall, log: CallLog) -> tuple[int, float]:
-        """Calls accepted since the anchor, or since the log's first call if that is later, and in how many seconds."""
+        """Return the calls accepted since the anchor, or since the log's first call if that is later, and the seconds
+        since."""
         start = max(self.anchor, log.trials[0].sent_at) if log.trials else self.anchor
         return log.accepted_between(start, trial.sent_at), trial.sent_at - start
 
     # Time
 
     def advance(self, log: CallLog, now: float, rtt_s: float, feedback_s: float) -> None:
-        """Try more than the rate, when it is time to and the rate is what holds the traffic.
+        """Try more than the rate, when that is due and the rate is what holds the traffic.
 
-        Rules, first match wins: the traffic does not reach the rate -> look again soon; the provider keeps what is
+        Rules, first match wins: the traffic does not reach the rate -> check again soon; the provider keeps what is
         not spent -> more credit, until more went through than can have been saved; else raise the rate.
         """
         if now < self.next_at(rtt_s, feedback_s):
@@ -297,7 +301,7 @@ class LearnedRate:
         self._raise(going, now, rtt_s, first=fresh or self.trying > 0)
 
     def _raise(self, going: float, now: float, rtt_s: float, *, first: bool) -> None:
-        """One step up, not far beyond what is `going` through; the steps grow."""
+        """Raise the rate by one step, not far beyond what is `going` through; the steps grow."""
         if first:
             self.sustained, self.since = self.per_s, now
         going_on = self.raised_from is not None or self.trying > 0
@@ -313,7 +317,7 @@ class LearnedRate:
             self.keeps, self.proven, self.lost_credits = True, False, 0
 
     def next_at(self, rtt_s: float, feedback_s: float) -> float:
-        """When `advance` will do something."""
+        """Return when `advance` will do something."""
         if self.testing and not self.trying:
             return self.refused_at + SAVED_FOR_TEST / self.per_s + feedback_s
         if self.raised_from is not None:

@@ -8,7 +8,7 @@ Each `every_s`, the first that changes the limit wins:
 4. CPU recovered: back to the remembered limit.
 
 Then, whatever fired: not below `max(1, configured // 2)` unless the CPU rule went there; and last the SLO cap, which
-is a hard one. Refusals count as errors. Useful for a node's own width, where no provider is to be found out.
+is a hard one. Refusals count as errors. Useful for a node's own width, where no provider's limit has to be found.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.events import Done, Sent
 
 CPU_HIGH = "CPU"
-"""Begins the reason of a limit that was halved for it."""
+"""The prefix of the reason of a limit that was halved for CPU load."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulesConfig:
-    """Thresholds; shares are 0..1, CPU is percent of one core (a node of 4 cores tops at 400). `cpu_by` says which
-    reading they go by: the last `sample`, or the machine's `load` of five minutes."""
+    """Thresholds; shares are 0..1, CPU is percent of one core (a node of 4 cores tops at 400). `cpu_by` selects
+    the reading: the last `sample`, or the machine's `load` over five minutes."""
 
     every_s: float = 5.0
     window_s: float = 600.0
@@ -43,7 +43,7 @@ class RulesConfig:
 
 @dataclass(slots=True)
 class Second:
-    """Outcomes that ended within one second; so the window is bounded however many calls it holds."""
+    """The outcomes of one second, added up, so that the window is bounded however many calls it holds."""
 
     at: int
     ended: int = 0
@@ -52,7 +52,8 @@ class Second:
 
 @dataclass(slots=True)
 class RulesState:
-    """`before_cpu` is the limit to restore when the CPU recovers; `low_since` starts the sustained low error rate."""
+    """The engine's state. `before_cpu` is the limit to restore when the CPU recovers; `low_since` is the beginning of a
+    sustained low error rate."""
 
     configured: int
     limit: int
@@ -84,7 +85,7 @@ class RulesStatus:
     reason: str
     window_size: int
     load_percent: float = 0.0
-    """The machine's load of five minutes, percent of one core: 4.0 is 400. It counts what waits for a core, too."""
+    """The machine's load over five minutes, percent of one core: 4.0 is 400. It includes what waits for a core."""
 
 
 def record(state: RulesState, error: bool, now: float) -> None:
@@ -96,7 +97,7 @@ def record(state: RulesState, error: bool, now: float) -> None:
 
 
 def error_rate(config: RulesConfig, state: RulesState, now: float) -> tuple[float, int]:
-    """(errors over outcomes, outcomes) of the window; 0 when it is empty. A reading changes nothing."""
+    """Return (errors over outcomes, outcomes) of the window; 0 if it is empty. The state is not changed."""
     inside = [s for s in state.seconds if s.at >= now - config.window_s]
     ended = sum(s.ended for s in inside)
     return (sum(s.errors for s in inside) / ended if ended else 0.0), ended
@@ -171,7 +172,7 @@ class Rules:
         return RulesStatus(state.configured, state.limit, rate, state.cpu_percent, state.reason, size)
 
     def sent(self, event: Sent) -> None:
-        """Sending tells nothing."""
+        """Ignored: sending says nothing about errors."""
 
     def done(self, event: Done) -> None:
         record(self.state, not event.ok, event.at)

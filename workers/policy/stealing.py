@@ -1,9 +1,9 @@
-"""Which messages that wait at busy nodes are to go back for idle ones. Pure: what nodes hold is handed in.
+"""Which messages that wait at busy nodes should go back for idle ones. Pure: the nodes' loads are arguments.
 
 A node that takes work and holds more than `overload` messages without a lease gives up to `most` of them at a time, and
-none that would leave it fewer than `overload`, unless it is full: then what it holds waits for one of its calls to end,
-and it gives as many, down to the last. One that takes no work (it is cordoned) gives all. They are for nodes that take
-work of the same pool, hold fewer than `idle` and have slots free: the emptiest first, one at a time.
+keeps at least `overload`. If it is full, its messages wait for one of its calls to end anyway, and it may give all of
+them, up to `most` at a time. A node that takes no work (it is cordoned) gives all. Receivers are nodes that take work
+of the same pool, hold fewer than `idle` messages and have free slots: the emptiest first, one message at a time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 OVERLOAD, IDLE, MOST = 5, 2, 3
 HOUSEKEEPER = "housekeeping"
-"""Who steals each second."""
+"""The name under which housekeeping steals, each second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One node: what it holds by pool, free slots, the pools that it serves, whether it takes work, and whether it is
-    full: no slot is free for what it holds. `depth` is what it is judged by: the sum of what it holds, if nobody says
-    otherwise."""
+    """The load of one node: the messages that it holds, by pool; its free slots; the pools that it serves; whether it
+    takes work; and whether it is full, that is, has no free slot for them. A `depth` from 0 on is used in place of the
+    number of messages that it holds."""
 
     node: str
     held: Mapping[str, int]
@@ -37,12 +37,12 @@ class Load:
         return self.depth if self.depth >= 0 else sum(self.held.values())
 
     def spares(self, overload: int) -> int:
-        """How many it gives at most while it takes work."""
+        """Return how many messages it can give while it takes work."""
         return self.queued - (0 if self.full else overload)
 
 
 class Transfer(NamedTuple):
-    """So many units of a pool, from one node to another."""
+    """A move of `units` of a pool from one node to another."""
 
     donor: str
     receiver: str
@@ -51,8 +51,11 @@ class Transfer(NamedTuple):
 
 
 def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = IDLE, most: int = MOST) -> list[Transfer]:
-    """What to move now. Holds: no node both gives and receives, nobody receives more than it has slots free for, or of
-    a pool that it does not serve, and nobody gives what it does not hold."""
+    """Return what to move now.
+
+    Holds: no node both gives and receives; no node receives more than it has free slots, or units of a pool that it
+    does not serve; and no node gives what it does not hold.
+    """
     known = sorted(loads, key=lambda load: load.node)
     donors = [load for load in known if (load.spares(overload) > 0 or not load.takes) and any(load.held.values())]
     takers = [load for load in known if load.takes and not load.full]

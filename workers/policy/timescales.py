@@ -1,4 +1,4 @@
-"""The two time scales of a pool, measured: how fast refusals come back, and how long answers take."""
+"""The two measured time scales of a pool: how fast refusals come back, and how long answers take."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dicast.workers.policy.events import Done
 LAST_REFUSALS = 8
 WAY_MOST_S = 0.1
 QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
-"""So that `quick_s` lies near the quickest tenth of the answers."""
+"""Weights that keep `quick_s` near the quickest tenth of the answers."""
 
 
 @dataclass(slots=True)
 class Timescales:
-    """`feedback_s`: a call older than this that was not refused has been accepted. `rtt_s`: an answer's latency;
-    `quick_s`: that of the quickest ones."""
+    """The time scales. A call older than `feedback_s` that was not refused has been accepted. `rtt_s` is the average
+    latency of answers, `quick_s` that of the quickest ones."""
 
     feedback_s: float
     rtt_s: float
@@ -27,7 +27,7 @@ class Timescales:
 
     @property
     def way_s(self) -> float:
-        """How long a call is under way to the provider: no more than half of the time in which a refusal comes back."""
+        """How long a call is under way to the provider, at most: half of the time in which a refusal comes back."""
         return min(WAY_MOST_S, 0.5 * min(self.refusal_latencies, default=0.0))
 
     def refused(self, config: AdaptiveConfig, event: Done) -> None:
@@ -37,7 +37,7 @@ class Timescales:
         self._bound(config)
 
     def served(self, config: AdaptiveConfig, event: Done) -> None:
-        """Take an answer's latency into the average; the first one is the average."""
+        """Add an answer's latency to the average; the first one becomes the average."""
         weight = config.rtt_weight if self.answered else 1.0
         self.rtt_s = max(1e-3, self.rtt_s + weight * (event.latency_s - self.rtt_s))
         if not self.answered:
@@ -48,7 +48,7 @@ class Timescales:
         self._bound(config)
 
     def _bound(self, config: AdaptiveConfig) -> None:
-        """A refusal costs no inference, so it comes back sooner than the quickest answers."""
+        """Update `feedback_s`. A refusal costs no inference, so it comes back sooner than the quickest answers."""
         sooner = max(config.feedback_least_s, config.quick_factor * self.quick_s)
         if self.refusal_latencies:
             slowest = config.feedback_factor * max(self.refusal_latencies)

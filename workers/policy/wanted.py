@@ -1,9 +1,9 @@
-"""How many workers an installation can put to use: what autoscalers ask for.
+"""How many workers an installation can put to use: the number for autoscalers.
 
-A worker is wanted for calls that wait, and only as far as the pools' limits and budgets let them be open; where a
-provider binds, another worker would only wait beside the others. The number follows each reading at once: it holds
-nothing back, for scaling down late and smoothly is the autoscaler's own business (KEDA's `cooldownPeriod`, an HPA's
-`stabilizationWindowSeconds`), and a second delay here would hide what is the case.
+Workers are wanted for calls that wait, as far as the pools' limits and budgets let them be open. If a provider is the
+bound, another worker would only wait beside the others. The number follows each reading at once and is not smoothed:
+scaling down late is up to the autoscaler (KEDA's `cooldownPeriod`, an HPA's `stabilizationWindowSeconds`), and a second
+delay here would hide the actual demand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class WaitingCalls(NamedTuple):
-    """Calls that are still to be made or open, each of which may go to any of these pools."""
+    """A number of calls that are still to be made, or are open, each of which may go to any of these pools."""
 
     pools: tuple[str, ...]
     calls: int
@@ -30,8 +30,8 @@ class WantedBudget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WantedRoom:
-    """What one pool lets pass. `limit` is in force; while the pool is `broken` one call at a time tries it. `latency_s`
-    is how long a call takes, 0 where that is not known."""
+    """The room that one pool has. `limit` is in force; while the pool is `broken`, one call at a time tries it.
+    `latency_s` is how long a call takes, 0 if that is not known."""
 
     limit: int
     open: int = 0
@@ -41,8 +41,8 @@ class WantedRoom:
 
     @property
     def calls(self) -> int:
-        """The most calls that can be open: the limit, and of each budget what it lets begin within a call's time
-        (Little's law), with what is left of it now."""
+        """The most calls that can be open: the limit, or fewer if a budget lets fewer begin within a call's time
+        (Little's law), including what is left of it now."""
         if self.broken:
             return 1
         most = float(self.limit)
@@ -53,8 +53,9 @@ class WantedRoom:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`workers` in all, `calls` that could be open by pool, and by pool what workers it alone would occupy; these do
-    not add up to `workers`, for one worker serves several pools. `waiting` are calls, by pool, that are not open."""
+    """The demand for workers: `workers` in all, and by pool the calls that could be open and the workers that it alone
+    would occupy. These do not add up to `workers`, since one worker serves several pools. `waiting` are calls, by pool,
+    that are not open."""
 
     workers: int
     calls: Mapping[str, int]
@@ -66,12 +67,13 @@ def wanted(
     work: Sequence[WaitingCalls], rooms: Mapping[str, WantedRoom], *, most: int, width: float, minimum: int = 0,
     unended_jobs: int = 0,
 ) -> Wanted:  # fmt: skip
-    """How many workers are of use.
+    """Return how many workers are of use.
 
-    `most` is the installation's bound on open calls over all pools, `width` how many calls one worker holds open. A
-    pool without a room has not been decided on yet: `most` alone bounds it. Jobs that have not ended want one worker at
-    least, which plans, gathers and reports, though no call of theirs may be made now. Holds: 0 if nothing waits, is
-    open or is unended, and `minimum` is 0; never more workers than open calls could be, but for that one and `minimum`.
+    `most` is the installation's bound on open calls over all pools, `width` how many calls one worker can have open. A
+    pool without a room has not been decided on yet, and is bounded by `most` alone. Jobs that have not ended need at
+    least one worker, to plan, gather and report, even if none of their calls may be made now. Holds: the result is 0 if
+    nothing waits, is open or unfinished, and `minimum` is 0; it is never more than the calls that could be open, except
+    for that one worker and `minimum`.
     """
     pools = {*rooms, *(pool for item in work for pool in item.pools)}
     given = {pool: rooms.get(pool, WantedRoom(most)) for pool in pools}
@@ -88,7 +90,7 @@ def wanted(
 
 
 def _spread(work: Sequence[WaitingCalls], most: Mapping[str, int]) -> dict[str, int]:
-    """Calls by pool: those that have a choice go where there is room beside those that have none, in proportion."""
+    """Spread the calls over the pools. Calls with a choice go where calls without one leave room, in proportion."""
     needs = dict.fromkeys(most, 0)
     for item in sorted(work, key=lambda item: len(item.pools)):
         choices = list(dict.fromkeys(item.pools))

@@ -1,5 +1,5 @@
-"""Told budgets: what a provider says of its limits, taken as a hypothesis.
+"""Reported budgets: what a provider says about its limits, taken as a hypothesis.
 
-`nature` finds out how a budget refills, `budget` follows one, `doubt` tries it, `trust` remembers what came of that,
-`hidden` learns a window of which only `Retry-After` tells, and `told` is the collection that the engine asks.
+`nature` infers how a budget refills, `budget` follows one, `doubt` tests it, `trust` remembers the results, `hidden`
+learns a window that only `Retry-After` reveals, and `told` is the collection that the engine uses.
 """

@@ -1,11 +1,12 @@
-"""One told budget, followed: what is left of it now, when it comes back, and whether it is one at all.
+"""One reported budget: what is left of it now, when it comes back, and whether it is enforced at all.
 
 A header is a snapshot of the instant at which its call arrived, one latency ago. The call's outcome repeats our
 counters as they stood at its send; so what we spent since then is known exactly, and a late snapshot costs nothing.
-What is missing beyond our own spending was drained by other tenants of the account (`drain_per_s`, averaged).
+What is missing beyond our own spending was used by other tenants of the account (`drain_per_s`, averaged).
 
-What is there may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is a
-window whose end has to be seen. Held back by it, a few calls go all the same now and then: see `doubt`.
+What is left may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is
+treated as a window whose end has to be observed. While it holds calls back, a few are sent all the same now and then:
+see `doubt`.
 """
 
 from __future__ import annotations
@@ -20,36 +21,37 @@ from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket
 
 GUARD_S = 0.06
-"""A call sent so long after a window's end arrives after it, however short its way."""
+"""A call sent this long after a window's end arrives after it, however fast it travels."""
 RESERVE_PART, RESERVE_S = 0.10, 6.0
-"""A bucket that others may drain, too, is kept from its bottom: by a part of it, or so much refill if that is less."""
+"""A bucket that others may use, too, keeps a reserve: a part of it, or the refill of this time if that is less."""
 AT_ONCE = 1e6
-"""Speed relative to the refill above the reserve: what is there may be spent at once."""
+"""The speed above the reserve, relative to the refill: what is left may be spent at once."""
 LOG_PART = 0.02
-"""When each call of a log comes back is known only roughly: so much is left alone ..."""
+"""When each call of a log comes back is known only roughly, so this part is not used ..."""
 LOG_GUARD_S = 0.3
-"""... and it is waited for so much longer."""
+"""... and this much time is added to each wait."""
 LEAST_WINDOW_S, ANOTHER_PART = 0.8, 0.25
-"""The next window's end is further off than that, and than such a part of what is left of it."""
+"""The next window's end is further off than the first, and than the second as a part of what is left of it."""
 ENOUGH_CALLS = 10.0
-"""Two snapshots are compared when they differ by so much, or are far apart."""
+"""Two snapshots are compared when they differ by this many calls, or are far apart."""
 EPSILON = 1e-3
 FEW = 3.0
-"""Calls by which our count may be wrong: two sent at once arrive in any order."""
+"""The number of calls by which our count may be wrong, since two sent at once arrive in any order."""
 BLUR_PART = 0.03
-"""And by such a part of a budget."""
+"""The part of a budget by which our count may be wrong as well."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """As of its newest snapshot, which the `number`th call told: `level` was left at `dated_at`, when our counter stood
-    at `spent`.
+    """A reported budget, as of its newest snapshot, which came with the `number`th call: `level` was left at
+    `dated_at`, when our counter stood at `spent`.
 
-    `taken` is what was spent less what `refused` calls had been reserved, and `meter` its past. `ends_at` is when a
-    window gives everything back (0: unknown), told to do so at the `earliest`, and no sooner than at the `latest` of
-    what the tellings allow; `late_s` by how much later than told, `rolls` how often it was seen to, last at
-    `rolled_at`. An end that nobody tells is looked for again after `search_s`. `milliseconds` above 0 is what bare
-    numbers mean. `edition` counts what was said to the enforcer, `cost` is what a call takes.
+    `taken` is what was spent, without the reservations of the `refused` calls; `meter` is its past. `ends_at` is when a
+    window gives everything back (0: unknown): the `earliest` reported end, but no earlier than `latest`, the latest
+    reported end less its resolution. `late_s` is by how much it comes later than reported. `rolls` counts the observed
+    ends, the last at `rolled_at`. An end that is not reported is tried again after `search_s`. If `milliseconds` is
+    above 0, bare numbers are milliseconds. `edition` counts the versions for the enforcer; `cost` is what one call
+    takes.
     """
 
     key: str
@@ -89,20 +91,20 @@ class Budget:
 
     @property
     def reserve(self) -> float:
-        """What a bucket is kept from going below."""
+        """The level below which a bucket is not used."""
         if self.nature.kind is not BudgetKind.BUCKET:
             return 0.0
         return min(RESERVE_PART * self.capacity, RESERVE_S * self.refill_per_s)
 
     @property
     def opens_at(self) -> float:
-        """When the present window's end is expected to be over; 0: unknown."""
+        """When the present window is expected to have ended; 0 if that is unknown."""
         return self.ends_at + self.late_s + GUARD_S if self.ends_at else 0.0
 
     # Snapshots
 
     def observe(self, reading: Reading, trial: LoggedCall, answered_at: float, spent: float, cost: float) -> None:
-        """Take a snapshot that is newer than the last one; an older one is ignored."""
+        """Take in a snapshot that is newer than the last one; an older one is ignored."""
         sent_at = trial.sent_at
         if sent_at < self.dated_at or (sent_at == self.dated_at and trial.number < self.number):
             return
@@ -138,7 +140,8 @@ class Budget:
             self.nature.period_s, self.nature.told = reading.period_s, True
 
     def _reset(self, reading: Reading, sent_at: float, answered_at: float) -> tuple[float | None, float]:
-        """The told reset as an instant of ours, and its grain. None where it says nothing: 0 while nothing is left."""
+        """Return the reported reset as an instant of our clock, and its resolution. None if it says nothing: a reset of
+        0 while nothing is left."""
         seconds, grain_s = reading.reset_s, reading.grain_s
         if seconds is None or (seconds <= 0.0 and reading.remaining < 1.0):
             return None, 0.0
@@ -154,7 +157,8 @@ class Budget:
         self.nature.lasts_longer(seconds - grain_s)
 
     def _in_milliseconds(self, reading: Reading, told: float) -> bool:
-        """A number without a unit: it is far too long for seconds, or a thousand times what a bucket's refill takes."""
+        """Return whether numbers without a unit are milliseconds: they are far too long for seconds, or a thousand
+        times what a bucket's refill takes."""
         lasts_s, used = self.nature.lasts_s, self.limit - reading.remaining
         if told > 2.0 * lasts_s and (reading.period_s or self.milliseconds > 0.0 or told > 1000.0):
             self.milliseconds = min(5.0, self.milliseconds + 2.0)
@@ -167,7 +171,8 @@ class Budget:
         return self.milliseconds > 0.0
 
     def _follow(self, new: Snapshot, answered_at: float) -> None:
-        """What has happened since the last snapshot: a window began anew, others took something, or nothing did."""
+        """Infer what has happened since the last snapshot: a new window has begun, or something came back or was used
+        by others."""
         if self._began_anew(new):
             self._rolled(new, answered_at)
             return
@@ -185,7 +190,8 @@ class Budget:
         self.anchor = new
 
     def _began_anew(self, new: Snapshot) -> bool:
-        """Whether a window ended since the last snapshot: most of what was gone came back, and its end moved on."""
+        """Return whether a window has ended since the last snapshot: most of what was used came back, and its end
+        moved."""
         if self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG):
             return False
         if new.reset_at is not None and not self._is_another(new.reset_at, new):
@@ -194,12 +200,12 @@ class Budget:
         return came_back >= max(FEW * self.cost, BLUR_PART * self.limit, 0.5 * (self.limit - self.level))
 
     def _is_another(self, told: float, new: Snapshot) -> bool:
-        """Whether a told end is that of a later window: calls that are under way for long name the same one later."""
+        """Return whether a reported end is that of a later window; slow calls report the same end a little later."""
         further_s = told - self.ends_at
         return further_s > max(new.blur_s, LEAST_WINDOW_S, ANOTHER_PART * min(told - new.at, self.nature.lasts_s))
 
     def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
-        """What is missing, compared with the refill that is due. A budget that is full lacks nothing."""
+        """Update what others use: the refill that is due, less what came back. A full budget lacks nothing."""
         due = self.refill_per_s * elapsed if self.nature.kind is BudgetKind.BUCKET else 0.0
         full = new.remaining >= 0.98 * self.capacity
         missing = 0.0 if full else (due - came_back) / elapsed
@@ -208,9 +214,9 @@ class Budget:
         self.drain_per_s = max(0.0, min(most_per_s, drain_per_s))
 
     def _rolled(self, new: Snapshot, answered_at: float) -> None:
-        """A window began anew between the last snapshot and this one: when told, later, or earlier.
+        """Note that a new window has begun between the last snapshot and this one: when reported, later, or earlier.
 
-        A call that was sent before its end and arrived after it says nothing of that.
+        A call that was sent before its end and arrived after it does not say which.
         """
         expected = self.ends_at + self.late_s
         if self.ends_at and self.dated_at > expected + GUARD_S:
@@ -227,10 +233,11 @@ class Budget:
             self.ends_at, self.late_s = new.at + self.nature.lasts_s, 0.0
 
     def _date_end(self, new: Snapshot, from_answer: bool) -> None:
-        """When the window ends, as far as told.
+        """Update when the window ends, as far as reported.
 
-        A call is under way before its reset is reckoned, so that the end comes later than told; where resets are
-        rounded up it comes sooner. So it is the earliest that was told, but no earlier than the latest less its grain.
+        A call is under way before its reset is computed, so that the end comes later than reported; if resets are
+        rounded up it comes sooner. So it is the earliest reported end, but no earlier than the latest one less its
+        resolution.
         """
         if new.reset_at is None:
             if not self.ends_at and not self.rolls:
@@ -248,7 +255,7 @@ class Budget:
     # What is left
 
     def left(self, now: float, log: CallLog) -> float:
-        """What should be left now, without what is tried beyond it."""
+        """Return what should be left now, without what is tried beyond it."""
         kind = self.nature.kind
         opens_at = self.last_opening(now)
         if opens_at > self.dated_at:
@@ -261,7 +268,8 @@ class Budget:
         return min(self.capacity, self.level + back) - self.cost * (log.sent_total - self.number)
 
     def last_opening(self, now: float) -> float:
-        """When a window that is known to last began anew for the last time; 0: not yet."""
+        """Return when the present window began, if windows of known length follow each other; 0 if none has begun
+        yet."""
         if (
             not self.rolls
             or not self.ends_at
@@ -272,21 +280,21 @@ class Budget:
         return self.opens_at + (now - self.opens_at) // self.nature.lasts_s * self.nature.lasts_s
 
     def _slid_back(self, now: float) -> float:
-        """What a log has given back since the snapshot: what was spent one period ago."""
+        """Return what a log has given back since the snapshot: what was spent one period ago."""
         lasts_s = self.nature.lasts_s
         return self.meter.between(self.dated_at - lasts_s, now - lasts_s - LOG_GUARD_S)
 
     def is_low(self, now: float, log: CallLog) -> bool:
-        """Whether it may be what a call was refused for."""
+        """Return whether so little is left that it may be the cause of a refusal."""
         return self.left(now, log) < max(FEW * self.cost, BLUR_PART * self.limit)
 
     def holds(self, left: float) -> bool:
-        """Whether calls are held back."""
+        """Return whether this budget holds calls back."""
         return left < self.reserve + self.cost
 
     @property
     def guessed(self) -> bool:
-        """Whether the end is a guess: no reset is told, and no window was seen to end."""
+        """Whether the end is a guess: no reset is reported, and no window was observed to end."""
         return not self.rolls and (self.anchor is None or self.anchor.reset_at is None)
 
     # For the enforcer

@@ -1,4 +1,4 @@
-"""Doubt of a told budget: how it is tried, and what follows from it; `trust` keeps what has come of that."""
+"""Tests of a reported budget: how they go, and what follows from them; `trust` keeps the results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dicast.workers.policy.budgets.trust import MOST_STEP, Test
 from dicast.workers.policy.calls import CallLog
 
 OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
-"""Calls that try whether a window has really begun anew."""
+"""The number of calls that test whether a new window has really begun."""
 SEARCHES = 8
-"""An end that nobody tells is looked for so many times a period."""
+"""How many times a period an unreported end is tried."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
-"""A budget that was confirmed is not doubted for so long. To doubt a bucket costs more: its reserve goes first."""
+"""How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
 SOON_S = 0.5
-"""After a window that did not end when told, try again."""
+"""The first wait after a window did not end when reported."""
 
 
 def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool:
-    """Go on with the test, or begin one where it is due; True if the budget is disproved."""
+    """Go on with the test, or begin one if it is due; returns whether the budget is disproved."""
     if not budget.trust.believed:
         return False
     left, test = budget.left(now, log), budget.trust.test
@@ -39,7 +39,7 @@ def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool
 
 
 def _go_on(budget: Budget, test: Test, left: float, now: float, log: CallLog, feedback_s: float) -> bool:
-    """Go on with a test that has been passed so far, if it has; True if the budget is disproved."""
+    """Go on with a test if it has been passed so far; returns whether the budget is disproved."""
     if not test.step:
         if budget.number >= test.first + test.calls:
             _try(budget, 1, 0, 0, left, now, log)
@@ -58,7 +58,7 @@ def _go_on(budget: Budget, test: Test, left: float, now: float, log: CallLog, fe
 
 
 def _approach(budget: Budget, left: float, now: float, log: CallLog) -> None:
-    """Use up the reserve, almost; the next snapshot then tells exactly how much is left."""
+    """Use up the reserve almost entirely; the next snapshot then shows exactly how much is left."""
     budget.trust.test = Test(log.sent_total, int(left / budget.cost - FEW), now, 0)
     budget.edition += 1
 
@@ -73,7 +73,7 @@ def _try(
     log: CallLog,
     began: float | None = None,
 ) -> None:
-    """Let `step` calls go beyond what is left."""
+    """Let `step` calls be sent beyond what is left."""
     step = min(MOST_STEP, step)
     calls = step + max(0, int(left / budget.cost))
     began = now if began is None else began
@@ -82,8 +82,8 @@ def _try(
 
 
 def _disproved(budget: Budget, test: Test, now: float) -> bool:
-    """Whether calls that were accepted beyond it leave nothing of a budget: it is told to be empty all the while,
-    and a log would not have given so much back either."""
+    """Return whether calls accepted beyond the budget disprove it: it is still reported to be empty, and a log would
+    not have given back so much."""
     if budget.level >= budget.cost:
         return False
     lasts_s = budget.nature.lasts_s
@@ -100,7 +100,8 @@ def _disproved(budget: Budget, test: Test, now: float) -> bool:
 
 
 def due_at(budget: Budget, now: float) -> float:
-    """When the next test is due: a window whose end was told, but never seen, is tried when it should be over."""
+    """Return when the next test is due. A window whose end was reported but never observed is tested when it should be
+    over."""
     opens_at = budget.opens_at
     windowed = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
     if windowed and not budget.rolls and opens_at and not budget.search_s:
@@ -116,7 +117,8 @@ def _first_step(budget: Budget, now: float) -> int:
 
 
 def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
-    """A call was refused while it is empty: True if that is its doing, and no exception to many accepted ones."""
+    """Note that a call was refused while the budget is empty; returns whether the budget is the cause, and not an
+    exception among many accepted calls."""
     if budget.trust.test is not None and not budget.trust.test.fails():
         return False
     opens_at = budget.opens_at
@@ -139,7 +141,7 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
 
 
 def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> float | None:
-    """When `advance` will do something, or more of a log is back."""
+    """Return when `advance` will do something, or more of a log comes back."""
     if not budget.trust.believed:
         return None
     test = budget.trust.test

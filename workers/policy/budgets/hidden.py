@@ -1,9 +1,9 @@
-"""A window of which only refusals tell: their `Retry-After` of many calls ends at one instant.
+"""A window that only refusals reveal: the `Retry-After` of many of them points to one instant.
 
-Where a cap on open calls refuses, every refusal names an instant of its own: a second from now. Where a window is used
-up, all of them name its end. So a few refusals that agree are a window: nothing more will be accepted before, and what
-was accepted since it began is its size. Whether that is so is tried with single calls; a size that was learned too
-small (the window was half over, others used it) grows by what is accepted beyond it.
+If a cap on open calls refuses, every refusal names an instant of its own, such as a second from now. If a window is
+used up, all refusals name its end. So a few refusals that agree reveal a window: no more calls will be accepted before
+its end, and what was accepted since it began is its size. This is tested with single calls. A size that was learned too
+small (the window was half over, or others used it) grows by what is accepted beyond it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dicast.workers.policy.headers import BudgetUnit
 
 NAME = "retry-after"
 LEAST_S = 2.0
-"""A shorter wait is what a cap asks for."""
+"""The shortest wait that may name a window's end; caps ask for shorter ones."""
 AGREE_S = 0.4
 MOST_HINTS = 40
 LEAST_HINTS = 2
@@ -29,7 +29,7 @@ DOUBT_S = 60.0
 
 @dataclass(slots=True)
 class Hint:
-    """A refusal of a call sent `at` named `until`, in steps of `grain_s`."""
+    """A refusal's hint: a call sent `at` was refused, and its `Retry-After` named `until`, in steps of `grain_s`."""
 
     at: float
     until: float
@@ -38,12 +38,14 @@ class Hint:
 
 @dataclass(slots=True)
 class Hidden:
-    """`accepted` counts the calls accepted so far; the newest that was answered is the `number`th, `sent_at` then, for
+    """The hidden window of one pool, and the evidence for it.
+
+    `accepted` counts the calls accepted so far. The newest answered call is the `number`th, sent at `sent_at` for
     `model`, whose counter stood at `spent`.
 
-    `budget` is the window, if there is one: one began `opened_at`, after `opened` calls; one sent `refused_at` was
-    the last that found it used up. It is `sized` when a whole window has begun. None is looked for until
-    `doubted_until`, for the last one was none.
+    `budget` is the window, if there is one. The present window began at `opened_at`, after `opened` calls; the last
+    call that found it used up was sent at `refused_at`. It is `sized` once a whole window has begun. Until
+    `doubted_until` no window is assumed, because the last one was disproved.
     """
 
     hints: list[Hint] = field(default_factory=list)
@@ -63,7 +65,7 @@ class Hidden:
     doubts: int = 0
 
     def note(self, trial: LoggedCall, refused: bool, model: str, spent: float) -> None:
-        """Count a call that was answered; our own counter for its model stood at `spent` when it was sent."""
+        """Count an answered call; our own counter for its model stood at `spent` when it was sent."""
         self.refused += refused
         before, newest = self.total, trial.number > self.number
         if newest:
@@ -75,7 +77,7 @@ class Hidden:
         self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
 
     def _follow(self, budget: Budget, before: float) -> None:
-        """Nobody tells what is left of a window: it is what was not accepted since it began, after `before` calls."""
+        """Update what is left of the window: its size less what was accepted since it began, after `before` calls."""
         opening = budget.last_opening(self.sent_at)
         if not opening:
             return
@@ -86,7 +88,7 @@ class Hidden:
         budget.edition += 1
 
     def hint(self, trial: LoggedCall, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
-        """Take a refusal's `Retry-After`, if it may name the end of a window."""
+        """Take in a refusal's `Retry-After`, if it may name the end of a window."""
         if retry_after_s is None or retry_after_s < LEAST_S:
             return None
         hint = Hint(trial.sent_at, now + retry_after_s, grain_s)
@@ -94,14 +96,14 @@ class Hidden:
         return hint
 
     def explains(self, hint: Hint | None, now: float) -> bool:
-        """Whether the known window refused it."""
+        """Return whether the known window explains the refusal."""
         return self.budget is not None and hint is not None and self._same(hint, self.budget.ends_at)
 
     def _same(self, hint: Hint, ends_at: float) -> bool:
         return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
 
     def learn(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
-        """Whether these refusals are a window's, known or new."""
+        """Return whether a window, known or new, explains these refusals."""
         trials = list(refused)
         if not trials or now < self.doubted_until:
             return False
@@ -119,7 +121,7 @@ class Hidden:
         return True
 
     def _ends(self, until: float, first: float, grain_s: float, now: float) -> None:
-        """A window ends `until` then; the first call that it refused was sent at `first`."""
+        """Note a window that ends at `until`; the first call that it refused was sent at `first`."""
         budget = self.budget
         if budget is None:
             budget = self.budget = Budget(NAME, BudgetUnit.REQUESTS, self.model)
@@ -138,7 +140,7 @@ class Hidden:
         budget.edition, self.refused_at = budget.edition + 1, self.sent_at
 
     def empty(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> None:
-        """The known window refused a call: it is used up, whatever was thought to be left."""
+        """Note that the known window refused a call: it is used up, whatever seemed to be left."""
         budget = self.budget
         assert budget is not None
         self._resize(budget, trial, budget.left(now, log))
@@ -147,7 +149,7 @@ class Hidden:
         doubt.confirmed(budget, now, None)
 
     def begins_anew(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:
-        """Whether a refusal names the end of the window after the known one."""
+        """Return whether a refusal names the end of a window after the known one; if so, follow that window."""
         budget = self.budget
         if budget is None or hint.until <= budget.ends_at + hint.grain_s + AGREE_S or now < budget.opens_at:
             return False
@@ -165,8 +167,8 @@ class Hidden:
         return True
 
     def _is_longer(self, budget: Budget, hint: Hint, trial: LoggedCall) -> bool:
-        """Whether windows last as long as from the known end to the one that is named now: that is further off than one
-        lasts, or one would have begun in which nothing was accepted."""
+        """Return whether windows are longer than assumed and last from the known end to the one named now: it is
+        further off than one window, or a window would have begun in which nothing was accepted."""
         lasts_s, blur_s = budget.nature.lasts_s, hint.grain_s + AGREE_S
         if hint.until - budget.ends_at < 1.5 * lasts_s:
             return False
@@ -174,7 +176,7 @@ class Hidden:
         return hint.until - trial.sent_at > lasts_s + blur_s or in_vain
 
     def _resize(self, budget: Budget, trial: LoggedCall, left: float) -> None:
-        """A window holds as many calls as were accepted in it until it was used up."""
+        """Set the window's size to the calls that were accepted in it until it was used up."""
         if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
             budget.limit = max(1.0, self.total - self.opened)
         elif left > FEW * budget.cost:
@@ -187,7 +189,7 @@ class Hidden:
             budget.level, budget.dated_at, budget.number, budget.spent = 0.0, trial.sent_at, trial.number, spent
 
     def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
-        """Go on with what is tried; says what became of it, or nothing."""
+        """Go on with the test; returns a sentence about its result, '' if there is none."""
         budget = self.budget
         if budget is None:
             return ""

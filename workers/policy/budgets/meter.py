@@ -1,4 +1,4 @@
-"""A counter's past, thinned out: what it stood at, at any instant of the last while."""
+"""A counter's recent past, thinned out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 MOST_POINTS = 120
 AT_ONCE_S = 0.01
-"""After a pause it begins to grow at once."""
+"""After a pause, the counter begins to grow this long before the next point."""
 
 
 @dataclass(slots=True)
@@ -16,9 +16,10 @@ class Meter:
     points: list[tuple[float, float]] = field(default_factory=list)
 
     def note(self, at: float, total: float, apart_s: float) -> None:
-        """The counter stood at `total`; a point within `apart_s` of the last one is left out, and the oldest go.
+        """Note that the counter stood at `total`. A point within `apart_s` of the last one is left out; the oldest are
+        dropped.
 
-        It may fall a little, when what was counted turns out not to count; where it falls far, it has begun anew.
+        The counter may fall a little, when a counted call turns out not to count; if it falls far, it was reset.
         """
         if self.points and total < 0.5 * self.points[-1][1]:
             self.points = []
@@ -37,7 +38,7 @@ class Meter:
             self.points = self.points[:half:2] + self.points[half:]
 
     def at(self, instant: float) -> float | None:
-        """What it stood at, in proportion between two points; None before the first one."""
+        """Return what the counter stood at, interpolated between two points; None before the first one."""
         if not self.points or instant < self.points[0][0]:
             return None
         before = self.points[0]
@@ -49,7 +50,7 @@ class Meter:
         return before[1]
 
     def between(self, start: float, end: float) -> float:
-        """By how much it grew; nothing is known of what was before the first point."""
+        """Return by how much the counter grew; growth before the first point is unknown and does not count."""
         first, last = self.at(start), self.at(end)
         if last is None:
             return 0.0

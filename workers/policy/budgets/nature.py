@@ -1,7 +1,7 @@
-"""How a budget refills, found out from what its snapshots have in common.
+"""How a budget refills, inferred from its snapshots.
 
 The same three header names serve a bucket that refills continuously, a window that gives everything back at its end,
-and a log that gives back each call one window after it was made. They differ in how the told reset moves:
+and a log that gives back each call one window after it was made. They differ in how the reported reset moves:
 
 * spending moves a bucket's reset away, since reset is the time until it is full;
 * a window's reset comes nearer with the clock, whatever is spent;
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 NICE_PERIODS_S = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 18000.0, 86400.0, 604800.0, 2592000.0)
-"""Periods that somebody would choose."""
+"""Periods that a provider would choose."""
 USUAL_PERIOD_S = 60.0
 SURE, MOST = 2.0, 6.0
-"""From so much evidence on something is known, and so much is kept."""
+"""The evidence from which on something counts as known, and the most that is kept."""
 JITTER_S = 0.15
-"""Calls are under way for so much longer or shorter."""
+"""By how much the time that calls are under way may vary."""
 MOST_BLUR = 0.45
-"""Periods that somebody would choose are three times apart: a guess that may be wrong by less is one of them."""
+"""Likely periods differ by a factor of three or more, so an estimate with a smaller error identifies one."""
 ENOUGH_BACK = 20.0
-"""Calls that have to come back before a log can be told by them: a few always arrive in another order than sent."""
+"""The number of calls that have to come back before a log can be recognised: a few always arrive out of order."""
 
 
 class BudgetKind(StrEnum):
@@ -37,7 +37,8 @@ class BudgetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was left when a call sent `at` arrived, our counter `spent` then, and the told reset as an instant."""
+    """A snapshot: what was left when a call sent `at` arrived, our counter `spent` then, and the reported reset as an
+    instant."""
 
     at: float
     remaining: float
@@ -47,16 +48,18 @@ class Snapshot:
 
     @property
     def blur_s(self) -> float:
-        """By how much two resets of the same kind may differ."""
+        """By how much two resets of the same window may differ."""
         return self.grain_s + JITTER_S
 
 
 @dataclass(slots=True)
 class Nature:
-    """`leaning` above 0 speaks for a bucket, below for a window; `sliding` above 0 for a log.
+    """The evidence on how a budget refills. `leaning` above 0 speaks for a bucket, below 0 for a window; `sliding`
+    above 0 speaks for a log.
 
-    `slid` is settled by that. `period_s` is told by the provider (`told`), or inferred; 0: nothing is known of it;
-    `guess_s` is what it may be. `came_back` is what came back of late, `due_back` what would have in a log.
+    `slid` says that it is a log. `period_s` is reported by the provider (`told`), or inferred; 0 if it is unknown.
+    `guess_s` is a period seen once. `came_back` is what came back of late, `due_back` what would have come back in a
+    log.
     """
 
     leaning: float = 0.0
@@ -78,12 +81,12 @@ class Nature:
 
     @property
     def lasts_s(self) -> float:
-        """The period, or the usual one."""
+        """The period, or the usual one if it is unknown."""
         return self.period_s or USUAL_PERIOD_S
 
     def period_is(self, seconds: float, within: float) -> bool:
-        """Whether `seconds` stand for the told period, give or take a part, or twice in a row for the same nice one:
-        chance does not do that."""
+        """Return whether `seconds` match the reported period within a part, or twice in a row the same likely period,
+        which is no coincidence."""
         if self.told:
             return abs(seconds / self.period_s - 1.0) <= within
         nice = next((p for p in NICE_PERIODS_S if abs(seconds / p - 1.0) <= within), 0.0)
@@ -93,28 +96,29 @@ class Nature:
         return again
 
     def lasts_longer(self, seconds: float) -> None:
-        """A window's end is so far off: its period is no shorter."""
+        """Note that a window's end is so far off, so that its period is no shorter."""
         if not self.told and self.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN) and seconds > 1.1 * self.lasts_s:
             self.period_s = next((p for p in NICE_PERIODS_S if p >= 0.95 * seconds), NICE_PERIODS_S[-1])
 
     def period_is_less(self, seconds: float) -> None:
-        """Two windows began so far apart: the period is no longer."""
+        """Note that two windows began so far apart, so that the period is no longer."""
         nice = next((p for p in NICE_PERIODS_S if abs(seconds / p - 1.0) <= 0.15), 0.0)
         if nice and not self.told and nice < self.lasts_s:
             self.period_s = nice
 
     def jumped(self) -> None:
-        """Everything came back at once: no bucket does that, and no log."""
+        """Note that everything came back at once, which no bucket and no log does."""
         self.leaning = max(-MOST, self.leaning - 1.0)
         self._slide(-1.0)
         self.came_back = self.due_back = 0.0
 
     def found_sliding(self) -> None:
-        """More was accepted than a window had left, and no more than a log gave back."""
+        """Note that more was accepted than a window had left, and no more than a log gave back."""
         self._slide(SURE - self.sliding)
 
     def _slide(self, votes: float) -> None:
-        """A log stays one until most speaks against it: what it gives back is counted only roughly."""
+        """Add votes for a log. A log stays one until most speaks against it, since its returns are counted only
+        roughly."""
         self.sliding = max(-MOST, min(MOST, self.sliding + votes))
         self.slid = self.sliding >= SURE or (self.slid and self.sliding > -SURE)
 
@@ -124,8 +128,11 @@ class Nature:
         self.leaning = max(-MOST, min(MOST, self.leaning + votes))
 
     def _votes_of_reset(self, old: Snapshot, new: Snapshot, limit: float, cost: float) -> float:
-        """Rules, first match wins: less is left and the reset is further off, in proportion -> bucket; the reset came
-        nearer by the time that passed, and nothing came back -> window; neither -> nothing."""
+        """Return the votes of the reset.
+
+        Rules, first match wins: less is left and the reset is further off, in proportion -> bucket; the reset came
+        nearer by the time that passed, and nothing came back -> window; else no vote.
+        """
         if old.reset_at is None or new.reset_at is None or new.reset_at <= new.at or self.slid:
             return 0.0
         elapsed, fell, blur_s = new.at - old.at, old.remaining - new.remaining, new.blur_s
@@ -139,7 +146,8 @@ class Nature:
         return 0.0
 
     def _votes_of_level(self, old: Snapshot, new: Snapshot, limit: float, cost: float) -> float:
-        """What came back, compared with what a bucket would have got; nothing where it is full, or was empty."""
+        """Return the votes of what came back, compared with a bucket's refill; none if the budget is full, or was
+        empty."""
         elapsed = new.at - old.at
         refill = limit * elapsed / self.lasts_s
         if refill < 3.0 * cost or new.remaining >= 0.95 * limit or new.remaining < cost:
@@ -149,7 +157,7 @@ class Nature:
         return weight if 0.6 <= part <= 2.0 else -weight if part <= 0.25 else 0.0
 
     def slides(self, came_back: float, due_back: float, cost: float) -> None:
-        """So much came back, and so much had been spent one period ago: a log gives back exactly that."""
+        """Compare what came back with what was spent one period ago: a log gives back exactly that."""
         self.came_back += came_back
         self.due_back += due_back
         if self.due_back < ENOUGH_BACK * cost:

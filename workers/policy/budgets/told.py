@@ -1,4 +1,4 @@
-"""All that the provider tells of its limits, for one pool: the engine asks here, and hears what follows from it."""
+"""All that the provider reports about its limits, for one pool, and what follows from it for the engine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MOST_UNKNOWN, MOST_NOTES = 8, 12
 
 @dataclass(slots=True)
 class Told:
-    """`token_scale` is how estimated tokens compare with used ones.
+    """The reported budgets of one pool. `token_scale` is the ratio of used to estimated tokens.
 
-    `room_at` is when a call was last refused although every budget that was told had room for it: then something is
-    bounded that the headers do not show, usually the same rate counted per second. `room_per_s` is that rate.
-    `unknown` are names of headers that could not be read, `notes` what was found out, latest last; of them `news` are
-    those that nobody has heard of.
+    `room_at` is when a call was last refused although every reported budget had room for it: then something is bounded
+    that the headers do not show, usually the same rate counted per second. `room_per_s` is that rate. `unknown` are
+    names of headers that could not be read. `notes` are the findings, latest last; `news` are those not yet handed
+    over.
     """
 
     known: dict[str, Budget] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Told:
     news: list[str] = field(default_factory=list)
 
     def observe(self, event: Done, trial: LoggedCall) -> bool:
-        """Take in an outcome's readings and tokens; True if there were readings and all showed room for the call."""
+        """Take in an outcome's readings and tokens; returns whether there were readings, all with room for the call."""
         self.hidden.note(trial, event.refused, event.model, event.spent.requests)
         used = event.used.input_tokens + event.used.output_tokens
         if event.ok and used > 0 and event.estimated_tokens > 0:
@@ -80,7 +80,8 @@ class Told:
         return 1.0 if reading.unit is BudgetUnit.REQUESTS else times * event.estimated_tokens * self.token_scale
 
     def explains(self, event: Done, trial: LoggedCall, log: CallLog, feedback_s: float) -> bool:
-        """Whether a refusal is a budget's: told to be empty, or reckoned to be where the refusal told nothing."""
+        """Return whether a budget explains a refusal: it is reported to be empty, or computed to be if the refusal has
+        no reading."""
         now, told = event.at, {f"{r.budget}:{event.model}": r for r in event.readings.budgets}
         retry_s = event.readings.retry_after_s
         retry_at = None if retry_s is None or retry_s < 1.0 else now + retry_s
@@ -113,7 +114,7 @@ class Told:
         return hidden.begins_anew(hint, trial, event.spent.requests, log, now)
 
     def names_one_end(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
-        """Whether an episode of refusals is a window that nobody tells of."""
+        """Return whether a window that is not reported explains an episode of refusals."""
         if any(budget.is_low(now, log) for budget in self._believed()):
             return False
         before = self.hidden.budget
@@ -126,7 +127,8 @@ class Told:
         return learned
 
     def refused_with_room(self, now: float) -> bool:
-        """Note such a refusal; True if it is the second within a few seconds and the rate is known."""
+        """Note a refusal although all budgets had room; returns whether it is the second within a few seconds and the
+        rate is known."""
         again = now - self.room_at < 3.0
         self.room_at = now
         rates = [b.refill_per_s for b in self._believed() if b.unit is BudgetUnit.REQUESTS]
@@ -137,7 +139,7 @@ class Told:
         return (budget for budget in self.known.values() if budget.trust.believed)
 
     def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
-        """Let time pass; says what was found out, or nothing."""
+        """Let time pass; returns a finding as a sentence, '' if there is none."""
         said = self.hidden.advance(now, log, feedback_s)
         for budget in self.known.values():
             if doubt.advance(budget, now, log, feedback_s):
@@ -153,7 +155,7 @@ class Told:
         self.news = [*self.news, text][-MOST_NOTES:]
 
     def next_at(self, now: float, log: CallLog, feedback_s: float) -> float | None:
-        """When time alone changes something."""
+        """Return when time alone changes something."""
         budgets = [*self.known.values(), *([self.hidden.budget] if self.hidden.budget else [])]
         times = [at for budget in budgets if (at := doubt.next_at(budget, now, log, feedback_s)) is not None]
         return min(times, default=None)

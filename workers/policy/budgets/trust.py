@@ -1,8 +1,8 @@
-"""Told budgets are believed as long as they agree with what is accepted.
+"""Reported budgets are trusted as long as they agree with what is accepted.
 
-A budget that holds calls back is put to the test: a few calls go beyond what it allows, first one, then two, four,
-eight. Is one of them refused, the budget is real, and the next test waits four times as long. Are all accepted, it is
-none: nobody enforces it, or its numbers are too low.
+A budget that holds calls back is tested: a few calls go beyond what it allows, first one, then two, four, eight. If one
+of them is refused, the budget is real, and the next test waits longer. If all are accepted, the budget is dropped: it
+is not enforced, or its numbers are too low.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from dicast.workers.policy.calls import NEVER, CallLog
 
 ENOUGH, MOST_STEP = 15, 64
-"""So many calls beyond what is allowed, all accepted, disprove a budget; and so many may go at once."""
+"""The number of calls beyond what is allowed that disprove a budget if all are accepted, and the most sent at once."""
 RESTORE_AFTER = 2.0
-"""So many refusals that a dropped budget would explain bring it back, twice as many each time that it is dropped."""
+"""The number of refusals explained by a dropped budget that restore it; it doubles each time the budget is dropped."""
 RECENT_S = 5.0
 OUTWEIGHS = 4
-"""One refusal outweighs fewer accepted calls."""
+"""One refusal outweighs fewer accepted calls than this."""
 PATIENCE, MOST_STRIKES = 2.0, 4
 
 
 @dataclass(slots=True)
 class Test:
-    """`calls` may go after the `first` one, `since` then, the last `step` of them beyond the budget; `passed` did so
-    before.
+    """A test of a budget: since `since`, `calls` may be sent after the `first`, the last `step` of them beyond the
+    budget.
 
-    `refused` of them were. The first step was `began` then. A step of 0 only leads up to the budget's end.
+    `passed` calls were accepted beyond it in earlier steps, `refused` were refused. The first step began at `began`. A
+    step of 0 only uses up what is left of the budget.
     """
 
     first: int
@@ -38,25 +39,26 @@ class Test:
     began: float = 0.0
 
     def done_at(self, log: CallLog, feedback_s: float) -> float | None:
-        """When all its calls count as accepted, if none is refused; None while not all of them have left."""
+        """Return when all its calls count as accepted, if none is refused; None until all of them are sent."""
         last = log.nth_sent_at(self.first + self.calls)
         return None if last is None else last + feedback_s
 
     def left(self, number: int) -> int:
-        """Calls that may go after the `number`th."""
+        """Return how many calls may be sent after the `number`th."""
         return max(0, self.first + self.calls - number)
 
     def fails(self) -> bool:
-        """A call was refused: whether that outweighs those that were accepted."""
+        """Count a refused call; returns whether the refusals outweigh the accepted calls."""
         self.refused += 1
         return self.refused * OUTWEIGHS > self.passed
 
 
 @dataclass(slots=True)
 class Trust:
-    """`test` is on; the next one begins `not_before` then. `strikes` tests have confirmed the budget.
+    """The trust in a budget. `test` is the running test; the next one begins `not_before` then. `strikes` tests have
+    confirmed the budget.
 
-    `dropped_at` is when it was given up; None: it is believed. `revoked` counts how often.
+    `dropped_at` is when the budget was dropped, None if it is trusted. `revoked` counts how often it was dropped.
     """
 
     test: Test | None = None
@@ -70,11 +72,11 @@ class Trust:
         return self.dropped_at is None
 
     def passed(self, test: Test) -> bool:
-        """All of the test's calls were accepted: whether that is enough."""
+        """Return whether a test of which all calls were accepted is enough to disprove the budget."""
         return test.passed + test.step >= ENOUGH
 
     def confirmed(self, now: float, pause_s: float) -> None:
-        """A call beyond the budget was refused."""
+        """Note that a call beyond the budget was refused."""
         if self.test is None and now < self.not_before:
             return
         self.test = None
@@ -86,7 +88,8 @@ class Trust:
         self.revoked = min(8, self.revoked + 1)
 
     def speaks_again(self, log: CallLog, now: float, feedback_s: float) -> bool:
-        """Whether most of the latest calls were refused since a dropped budget is told to be empty: then it is one."""
+        """Return whether most of the latest calls were refused while a dropped budget is reported to be empty, so that
+        it should be restored."""
         assert self.dropped_at is not None
         refused = accepted = 0
         for trial in log.since(max(self.dropped_at, now - RECENT_S)):

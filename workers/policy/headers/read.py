@@ -1,4 +1,4 @@
-"""From an answer's headers to `Readings`."""
+"""Reads an answer's headers into `Readings`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ POLICIES = frozenset({IETF_POLICY, "x-ratelimit-policy"})
 
 
 def is_about_limits(name: str) -> bool:
-    """Whether `read_limits` looks at a header of this name."""
+    """Return whether `read_limits` looks at a header of this name."""
     lower = name.lower()
     return lower == "date" or lower in RETRY or parse(lower) is not None or seems_about_limits(lower)
 
 
 def read_limits(headers: Mapping[str, str], wall_s: float) -> Readings:
-    """What an answer tells of limits.
+    """Return what an answer's headers say about limits.
 
-    `wall_s` is Unix time when the answer was read; a `date` header, if there is one, is the clock of the instants told.
-    Where a body repeats headers (`metadata.headers`), give them too.
+    `wall_s` is the Unix time at which the answer was read. If there is a `date` header, instants are by its clock.
+    Headers that a body repeats (`metadata.headers`) should be included.
     """
     if not headers:
         return NO_READINGS
@@ -63,9 +63,9 @@ class _Parts:
         self._texts.setdefault(name.role, text)
 
     def readings(self, clock_s: float, policy: str) -> Iterator[Reading]:
-        """One budget, or one for each window where the fields are lists of several.
+        """Yield one budget, or one for each window if the fields are lists of several.
 
-        `600, 600;w=60` is one: what comes with a window is a policy, not another budget.
+        `600, 600;w=60` is one budget: the item with a window is a policy.
         """
         name, told = self._name, {role: _listed(role, text) for role, text in self._texts.items()}
         remaining = told.get(Role.REMAINING, [])
@@ -99,7 +99,7 @@ class _Parts:
 
 
 def _listed(role: Role, text: str) -> list[ListItem]:
-    """A date is full of commas, and yet one value."""
+    """Split a field into its items. A date contains commas, but is one item."""
     return [ListItem(text, {})] if role is Role.RESET and reset(text) is not None else items(text)
 
 

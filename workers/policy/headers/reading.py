@@ -1,4 +1,4 @@
-"""What one answer tells of limits, whatever dialect it was told in."""
+"""What one answer says about limits, independent of the dialect."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class BudgetUnit(StrEnum):
 
 
 class Reading(NamedTuple):
-    """One budget as the provider showed it when the call arrived.
+    """One budget as the provider reported it when the call arrived.
 
-    budget     names it among the others of one dialect
-    limit      0: not told
-    period_s   over which it counts, where a name or a policy says so; 0: not told
-    reset_s    seconds to the told reset; None: not told. Counted from the send of the call, or from its answer where
-               the provider told an instant (`from_answer`)
-    grain_s    the reset is told in steps of so many seconds
-    bare       a number without a unit: seconds, or milliseconds
+    budget     its name among the others of one dialect
+    limit      0 if it is not reported
+    period_s   over which it counts, if a name or a policy says so; 0 if it is not reported
+    reset_s    seconds to the reported reset; None if there is none. Counted from the send of the call, or from its
+               answer if the provider reported an instant (`from_answer`)
+    grain_s    the resolution of the reset, in seconds
+    bare       the reset was a number without a unit: seconds, or milliseconds
     """
 
     budget: str
@@ -40,8 +40,8 @@ class Reading(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """All that one answer tells. `retry_after_s` counts from the answer, in steps of `retry_grain_s`; `unknown` are
-    names of headers that seem to be about limits and could not be read."""
+    """All that one answer says about limits. `retry_after_s` counts from the answer, in steps of `retry_grain_s`.
+    `unknown` are names of headers that seem to be about limits and could not be read."""
 
     budgets: tuple[Reading, ...] = ()
     retry_after_s: float | None = None
@@ -53,7 +53,7 @@ class Readings(NamedTuple):
 
     @classmethod
     def from_list(cls, found: Sequence[Any]) -> Readings:
-        """Back from JSON; what an older version wrote in another form is nothing told."""
+        """Read the form stored as JSON; what an older version wrote in another form gives no readings."""
         if len(found) != len(cls._fields) or not isinstance(found[0], list):
             return NO_READINGS
         budgets, retry_after_s, retry_grain_s, unknown = found

@@ -1,4 +1,4 @@
-"""When a provider asks to be left alone: `retry-after-ms`, and `retry-after` in seconds or as a date."""
+"""How long a provider asks to wait: `retry-after-ms`, and `retry-after` in seconds or as a date."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dicast.workers.policy.headers.values import LONGEST_S, instant, number, pro
 
 
 def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float] | None:
-    """Seconds from the answer, which was read at `wall_s`, and the steps in which they are told; None if not told.
+    """Return the seconds to wait from the answer, which was read at `wall_s`, and their resolution; None if none are
+    given.
 
-    The finer form is preferred. Of several values the longest counts: earlier retries are known to fail.
+    The finer form is preferred. Of several values the longest counts, since earlier retries would fail.
     """
     fine = [value / 1000.0 for value in _numbers(headers.get("retry-after-ms", ""))]
     if fine:

@@ -34,7 +34,7 @@ class ListItem(NamedTuple):
 
 
 def items(text: str) -> list[ListItem]:
-    """The items of a list, a few of them at most."""
+    """Return the items of a list, at most `MOST_ITEMS`."""
     found = []
     for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
         value, *rest = part.split(";")
@@ -48,12 +48,12 @@ def _bare(text: str) -> str:
 
 
 def period(item: ListItem) -> float:
-    """The item's window in seconds; 0: none told."""
+    """Return the item's window in seconds; 0 if it has none."""
     return count(item.parameters.get("w", "")) or 0.0
 
 
 def ietf(field: str, policy: str) -> list[Reading]:
-    """The budgets of a `RateLimit` field; units other than calls and tokens are left out."""
+    """Return the budgets of a `RateLimit` field; units other than calls and tokens are left out."""
     policies = items(policy) if policy else []
     if "remaining=" in field and ";r=" not in field:
         return _draft_7(field, policies)

@@ -1,4 +1,4 @@
-"""What the values of rate-limit headers mean: counts, durations, instants. Nothing here raises."""
+"""Parsers of the values of rate-limit headers: counts, durations, instants. Nothing here raises."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 LONGEST_TEXT = 200
 MOST = 1e15
-"""A larger count is garbage."""
+"""A larger count is ignored."""
 LONGEST_S = 400 * 86400.0
 UNIX_S, UNIX_MS = 1e9, 1e11
-"""A bare number from here on is an instant: no budget lasts for 30 years."""
+"""Bare numbers from here on are instants: no budget lasts for 30 years."""
 SAME_CLOCK_S = 2.0
-"""A `date` as near as this to our own clock is the same clock: it is told in whole seconds, and late."""
+"""A `date` this near to our own clock is by the same clock: it is in whole seconds, and arrives late."""
 
 
 class Reset(NamedTuple):
-    """`seconds` from now if `instant` is false, else Unix time; told in steps of `grain_s`; `bare`: see `Reading`."""
+    """A reset: `seconds` from now, or Unix time if `instant`; its resolution is `grain_s`. For `bare` see `Reading`."""
 
     seconds: float
     instant: bool
@@ -33,7 +33,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.
 
 
 def number(text: str) -> float | None:
-    """A finite number; None for anything else."""
+    """Return a finite number; None for anything else."""
     text = text.strip()
     if len(text) > LONGEST_TEXT or not _NUMBER.fullmatch(text):
         return None
@@ -42,13 +42,13 @@ def number(text: str) -> float | None:
 
 
 def count(text: str) -> float | None:
-    """An amount of calls or tokens; None where nothing is told (Azure's -1) or it cannot be."""
+    """Return an amount of calls or tokens; None if none is given (Azure's -1) or it is implausible."""
     value = number(text)
     return value if value is not None and 0.0 <= value <= MOST else None
 
 
 def reset(text: str) -> Reset | None:
-    """`6m0s`, `120ms`, `7.5`, Unix seconds or milliseconds, RFC 3339 or an HTTP date."""
+    """Parse `6m0s`, `120ms`, `7.5`, Unix seconds or milliseconds, RFC 3339 or an HTTP date; None for anything else."""
     text = text.strip()
     if len(text) > LONGEST_TEXT:
         return None
@@ -79,7 +79,7 @@ def _bare(text: str, value: float) -> Reset | None:
 
 
 def duration(text: str) -> float | None:
-    """A Go duration; a number alone is none."""
+    """Return the seconds of a Go duration; None for anything else, such as a number alone."""
     parts = list(_PART.finditer(text))
     if not parts or "".join(part.group() for part in parts) != text:
         return None
@@ -88,7 +88,7 @@ def duration(text: str) -> float | None:
 
 
 def instant(text: str) -> float | None:
-    """Unix time of an RFC 3339 or HTTP date; one without a zone is UTC."""
+    """Return the Unix time of an RFC 3339 or HTTP date; one without a zone is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -103,7 +103,7 @@ def instant(text: str) -> float | None:
 
 
 def provider_now(date: str, wall_s: float) -> float:
-    """Unix time on the provider's clock, of which `date` is the only witness, when ours says `wall_s`."""
+    """Return the Unix time by the provider's clock, as its `date` header shows it, when ours says `wall_s`."""
     told = instant(date) if 0 < len(date) <= LONGEST_TEXT else None
     if told is None or abs(told - wall_s) <= SAME_CLOCK_S:
         return wall_s

@@ -18,7 +18,7 @@ from dicast.workers.policy.headers.reading import BudgetUnit
 
 
 class Role(Enum):
-    """What the value is. IGNORED: it says something else, which nobody needs."""
+    """What the value is. IGNORED: something that is not needed here."""
 
     LIMIT = "limit"
     REMAINING = "remaining"
@@ -73,7 +73,7 @@ SILENT = frozenset({"per", "after", "endpoint"})
 
 
 class Name(NamedTuple):
-    """A header's name, taken apart. `budget` is the same for all headers of one budget."""
+    """A parsed header name. `budget` is the same for all headers of one budget."""
 
     role: Role
     budget: str
@@ -83,7 +83,7 @@ class Name(NamedTuple):
 
 @lru_cache(maxsize=512)
 def parse(name: str) -> Name | None:
-    """Take a name in lower case apart; None if it is of no known form."""
+    """Parse a name in lower case; returns None if it has no known form."""
     family = next((family for family in FAMILIES if name == family or name.startswith(family + "-")), None)
     if family is None:
         return None
@@ -107,5 +107,5 @@ _SEEMS = re.compile(r"rate-?limit|token-?limit|quota", re.ASCII)
 
 
 def seems_about_limits(name: str) -> bool:
-    """Whether a header that cannot be read is worth showing to people."""
+    """Return whether a header that cannot be read should be reported to people."""
     return _SEEMS.search(name) is not None
