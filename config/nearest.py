@@ -1,4 +1,4 @@
-"""Names of settings and files that were probably meant, where there is none of a given name."""
+"""Suggests the name of a setting or file that was probably meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FILES_LOOKED_AT = 1000
 
 
 def slip(name: str, known: Iterable[str], *, most: int) -> str | None:
-    """The known name from which `name` differs by letter case or by at most so many letters, or None. It is
-    far stricter than `nearest`, for names that may be somebody else's."""
+    """Return the known name that differs from `name` by letter case or by at most `most` letters, or None. It is far
+    stricter than `nearest`, for names that may belong to another program."""
     for each in known:
         if abs(len(each) - len(name)) <= most:
             changes = difflib.SequenceMatcher(None, name.upper(), each.upper(), autojunk=False).get_opcodes()
@@ -26,7 +26,7 @@ def slip(name: str, known: Iterable[str], *, most: int) -> str | None:
 
 
 def nearest_file(path: Path) -> str | None:
-    """The name of a file in the same folder that is near; None where there is none, or no such folder."""
+    """Return the most similar name of a file in the same folder; None if there is none, or no such folder."""
     try:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, FILES_LOOKED_AT)]

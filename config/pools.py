@@ -1,7 +1,8 @@
 """The pools file: which providers exist, how to reach them, and each pool's first limits.
 
-It is the operator's file. A job names pools and never an address or a key; a key is named here by its environment
-variable and read when the pool is first used. Every message names the pool, the field and the value, never a secret.
+It is the operator's file. A job names pools and never an address or a key; the file names a key by its environment
+variable, which is read when the pool is first used. Every message names the pool, the field and the value, never a
+secret.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _text(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    """An address without anything that could carry a secret into a log or change where a path leads."""
+    """Validate an address: nothing that could carry a secret into a log or change where a path leads."""
     _only(value.isascii() and value.isprintable() and not re.search(r"[\s\\]", value))
     parts = urlsplit(value)
     _only(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
@@ -123,11 +124,11 @@ ByProject = Annotated[
 
 
 class PoolSpec(BaseModel):
-    """One `[pools.<name>]` table, defaults filled in. `limit` to `tpm` are first values: live state is not kept here.
+    """One `[pools.<name>]` table with its defaults. `limit` to `tpm` are initial values: live state is not stored here.
 
-    `base_url` None: the provider's own address, or, for `local` and `simulated`, the one found when it is started.
-    `cut_frees`: the provider is known to end a call when its connection is closed, so that a call that was cut is open
-    there no longer. `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT
+    `base_url` None is the provider's own address or, for `local` and `simulated`, the one found when it is started.
+    `cut_frees`: the provider is known to end a call when its connection is closed, so a call that was cut is no longer
+    open there. `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT
     does. `labels` are those that a node must have to take the pool's units.
     """
 
@@ -162,11 +163,11 @@ class PoolSpec(BaseModel):
 
     @property
     def one_model(self) -> bool:
-        """Whether the pool's model answers, whichever is asked for."""
+        """Whether the pool's model answers, whichever is requested."""
         return self.provider == "local"
 
     def cut_to(self, most: int) -> str | None:
-        """What the limit of all calls together leaves of this pool's own; None if it leaves all."""
+        """Return a message if the limit of all calls together is below this pool's own; None otherwise."""
         set = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
         if not set:
             return None
@@ -176,7 +177,7 @@ class PoolSpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PoolWarning:
-    """Something that works and is still unwise; `dicast doctor` shows it."""
+    """A setting that works but is unwise; `dicast doctor` shows it."""
 
     pool: str
     message: str
@@ -185,14 +186,14 @@ class PoolWarning:
 @dataclass(frozen=True, slots=True)
 class Pools:
     """All pools of the file, by name, and the name that an empty pool name stands for. `flat`: the file has the older
-    shape, of one pool."""
+    format, with one pool."""
 
     default: str
     pools: Mapping[str, PoolSpec]
     flat: bool = field(default=False, compare=False)
 
     def get(self, name: str) -> PoolSpec:
-        """The pool called `name`, '' being the default one; raises `UnknownPool`."""
+        """Return the pool called `name`, '' being the default one. Raises `UnknownPool`."""
         try:
             return self.pools[name or self.default]
         except KeyError:
@@ -200,7 +201,7 @@ class Pools:
             raise UnknownPool(f"there is no pool {name!r}{hint}") from None
 
     def findings(self) -> list[PoolWarning]:
-        """What an operator should know though nothing is wrong with it."""
+        """Return what an operator should know although nothing is wrong."""
         return [
             PoolWarning(
                 spec.name, f"base_url {spec.base_url} is not encrypted: keys and texts cross the network in clear"
@@ -211,7 +212,7 @@ class Pools:
 
     @classmethod
     def load(cls, path: str | Path) -> Pools:
-        """Read a pools file; raises `PoolsError` with the file's name on the first mistake."""
+        """Read a pools file. Raises `PoolsError` with the file's name on the first mistake."""
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
@@ -224,7 +225,7 @@ class Pools:
 
     @classmethod
     def parse(cls, text: str) -> Pools:
-        """Read a pools file's text. A flat document, without the `pools` table, is one pool called 'default'."""
+        """Parse a pools file. A flat document, without the `pools` table, is one pool called 'default'."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -250,7 +251,7 @@ class Pools:
         return cls(default, pools, flat)
 
     def to_toml(self) -> str:
-        """The same pools as a file, without what follows from the rest: `parse` gives an equal value."""
+        """Return the pools as a file, without fields that are implied by others: `parse` gives an equal value."""
         tables = [
             "\n".join(
                 [f"[pools.{_key(spec.name)}]", *(f"{key} = {_toml(value)}" for key, value in _told(spec).items())]
@@ -261,7 +262,7 @@ class Pools:
 
 
 def _told(spec: PoolSpec) -> dict[str, Any]:
-    """What a table has to say of a pool: what it is, and where it differs from what follows from that."""
+    """Return the fields that a pool's table must have: its identity, and where it differs from what that implies."""
     names = ("provider", "dialect", "model", "base_url", "api_version")
     said = {name: value for name in names if (value := getattr(spec, name)) is not None}
     implied = dict(_pool(spec.name, said))
@@ -269,7 +270,7 @@ def _told(spec: PoolSpec) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """Texts here are printable, and those JSON and TOML write alike."""
+    """Format a value. Texts here are printable, and JSON and TOML write those alike."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False)
@@ -312,7 +313,7 @@ def _complaint(key: str, table: Mapping[str, Any]) -> str:
 
 
 def _implied(spec: PoolSpec) -> dict[str, Any]:
-    """What follows from what the table says, where it does not say it; raises `PoolsError` where it may not say so."""
+    """Return the fields implied by the table. Raises `PoolsError` for a contradiction."""
     said, provider = spec.model_fields_set, spec.provider
     dialect = spec.dialect if "dialect" in said or provider not in get_args(Dialect) else provider
     if provider in get_args(Dialect) and dialect != provider:
@@ -339,7 +340,7 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
 
 
 def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
-    """What depends on who really answers: the provider itself or a compatible server."""
+    """Return the options that depend on who really answers: the provider itself or a compatible server."""
     provider, url, said = spec.provider, spec.base_url, spec.model_fields_set
     genuine = provider in _HOSTS and (url is None or urlsplit(url).hostname == _HOSTS[provider])
     if dialect == "anthropic":

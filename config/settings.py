@@ -1,7 +1,7 @@
-"""Everything an operator can set, read from the environment once and passed down as one frozen value.
+"""All settings of an operator, read from the environment once and passed down as one frozen value.
 
-`Settings.from_env(environ)` is pure: the composition root gives it the environment merged with `.env`.
-Every message names the variable, the bound and the value; the values of secrets are never shown.
+`Settings.from_env(environ)` is pure: the composition root gives it the environment merged with `.env`. Every message
+names the variable, the bound and the value; the values of secrets are never shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNPREFIXED = frozenset({
     "LLM_CALL_TIMEOUT", "REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY",
 })  # fmt: skip
 _SHARED = frozenset({"REDIS_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"})
-"""Names that other programs use, too, with others like them: REDIS_URI is no slip."""
+"""Names that other programs use too, with similar ones: REDIS_URI is no typo."""
 SLIP_EDITS = 2
 
 
@@ -225,7 +225,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Read and check all settings; raises `SettingsError` on the first that is wrong."""
+        """Read and check all settings. Raises `SettingsError` on the first that is wrong."""
         known = {_variable(name) for name in cls.model_fields}
         for name in environ:
             if name.startswith("DICAST_") and name not in known:
@@ -245,7 +245,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        """What one setting allows another. The messages are whole: they name what they are about."""
+        """Check settings against each other. The messages are complete: they name the settings."""
         if self.max_concurrent_llm_calls > (most := self.max_concurrent_llm_calls_range):
             raise ValueError(
                 f"MAX_CONCURRENT_LLM_CALLS must be <= {most} (DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE), "
@@ -294,12 +294,12 @@ class Settings(BaseModel):
 
     @property
     def slots(self) -> int:
-        """Calls one worker process may hold open."""
+        """The number of calls one worker process may hold open."""
         return self.worker_slots or self.max_concurrent_llm_calls
 
     @property
     def joins(self) -> bool:
-        """Whether a worker with these settings joins over HTTP."""
+        """True if a worker with these settings joins over HTTP."""
         return bool(self.server_url and self.node_token and not self.redis_url)
 
     @property
@@ -309,16 +309,16 @@ class Settings(BaseModel):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What this worker reads, '' for all."""
+        """The roles this worker takes; () for all."""
         return tuple(filter(None, map(str.strip, self.node_roles.split(","))))
 
     def environ(self) -> dict[str, str]:
-        """The environment from which `from_env` reads these very settings, whatever `.env` says."""
+        """Return the environment from which `from_env` reads these very settings, whatever `.env` says."""
         values = self.model_dump(by_alias=True)
         return {name: "" if value is None else str(value) for name, value in values.items()}
 
     def secrets(self) -> list[str]:
-        """Values that must never be shown: keys, and the password of a URL."""
+        """Return the values that must never be shown: keys, and the passwords of URLs."""
         given = [
             (name, getattr(self, name)) for name, spec in type(self).model_fields.items() if SECRET in spec.metadata
         ]
@@ -334,14 +334,14 @@ DEFAULTS = Settings()
 
 
 def describe() -> list[tuple[str, str, str]]:
-    """(variable, default, help) of every setting, for `.env.example` and the README's table."""
+    """Return (variable, default, help) of every setting, for `.env.example` and the README's table."""
     shown = {name: value.lower() if value in ("True", "False") else value for name, value in DEFAULTS.environ().items()}
     helps = {_variable(name): spec.description or "" for name, spec in Settings.model_fields.items()}
     return [(name, shown[name], helps[name]) for name in helps]
 
 
 def _complaint(mistake: Any) -> str:
-    """What is wrong with one setting: the variable, the bound and the value."""
+    """Return what is wrong with one setting: the variable, the bound and the value."""
     kind, context = mistake["type"], mistake.get("ctx", {})
     if not mistake["loc"]:
         return str(context["error"])
@@ -356,7 +356,7 @@ def _complaint(mistake: Any) -> str:
 
 
 def _with_password(urls: str, password: str) -> str:
-    """The URLs, separated by ';', with the password in each that names a server and has none."""
+    """Return the URLs, separated by ';', with the password in each that names a server and has none."""
     return ";".join(_one_with_password(url, password) for url in urls.split(";"))
 
 
@@ -370,7 +370,7 @@ def _one_with_password(url: str, password: str) -> str:
 
 
 def _passwords(urls: str) -> list[str]:
-    """The passwords of URLs, separated by ';', as they stand there, and as they are meant."""
+    """Return the passwords of URLs, separated by ';', as they are written, and decoded."""
     parts = [urlsplit(url) for url in re.split(r";(?=[a-z]+://)", urls)]
     queries = [pair.partition("=") for part in parts for pair in part.query.split("&")]
     found = [part.password for part in parts] + [value for name, _, value in queries if name.endswith("password")]
@@ -378,5 +378,5 @@ def _passwords(urls: str) -> list[str]:
 
 
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:
-    """The process's environment over the lines of `.env` in the working directory."""
+    """Return the process's environment over the lines of `.env` in the working directory."""
     return {**{k: v for k, v in dotenv_values(dotenv, encoding="utf-8-sig").items() if v is not None}, **os.environ}

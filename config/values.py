@@ -1,4 +1,4 @@
-"""How the text of one setting is read: strictly, for a silent conversion would hide a mistake."""
+"""Strict parsing of the text of one setting: a silent conversion would hide a mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "secret"  # noqa: S105  (a mark on the fields that hold one)
 
 
 def _whole(raw: str) -> int:
-    """Digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
+    """Parse digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
     if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
         raise ValueError(f"must be a whole number, got {raw!r}")
     return int(raw)
@@ -45,7 +45,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 def label(text: str) -> tuple[str, str]:
-    """A label's name and value; raises ValueError for what is no `k=v`."""
+    """Return a label's name and value. Raises ValueError for what is no `k=v`."""
     name, separator, value = text.partition("=")
     if not (separator and _LABEL.fullmatch(name) and _LABEL.fullmatch(value)):
         raise ValueError(f"must be labels like region=eu, of letters, digits, '.', '_', '/' and '-', got {text!r}")
@@ -53,7 +53,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def _labels(raw: str) -> str:
-    """The same text, after a look at it."""
+    """Return the text after checking that it holds labels."""
     for pair in filter(None, map(str.strip, raw.split(","))):
         label(pair)
     return raw

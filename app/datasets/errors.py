@@ -1,4 +1,4 @@
-"""What is wrong with a data set, said so that its owner finds the place."""
+"""The error for data sets, which names the place of what is wrong."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class DatasetError(DicastError, ValueError):
 
 
 def quoted(value: object) -> str:
-    """A value for a message. Only as much is rendered as is shown."""
+    """Return a value for a message. Only as much of it is rendered as is shown."""
     return shown(repr(value[: VALUE_CHARS + 1] if isinstance(value, str) else value), VALUE_CHARS)

@@ -1,4 +1,4 @@
-"""Images that items name: looked at before a job is taken, read when it starts."""
+"""Images that items name: checked before a job is accepted, read when it starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ HEAD_BYTES = 16
 
 
 def check_images(item: Item, folder: Path | None, *, files: bool = True) -> int:
-    """Whether all images of an item can be used; how many bytes those have that came as data. A relative path begins at
-    `folder`; without `files` none may be named. No address is fetched. Raises `ImageError`."""
+    """Check that all images of an item can be used; return the number of bytes of those given as data.
+
+    A relative path starts at `folder`; without `files` no file may be named. No URL is fetched. Raises `ImageError`.
+    """
     total = data = 0
     for number, image in enumerate(item.all_images, 1):
         try:
@@ -36,7 +38,7 @@ def check_images(item: Item, folder: Path | None, *, files: bool = True) -> int:
 
 
 def read_image(image: Image, folder: Path | None, *, files: bool) -> bytes | None:
-    """The bytes of a file or of data; None of an address. Raises ValueError, without the place."""
+    """Return the bytes of a file or of data; None for a URL. Raises ValueError, without the place."""
     if image.form == "data":
         return image.data
     if image.form != "file":
@@ -50,14 +52,15 @@ def read_image(image: Image, folder: Path | None, *, files: bool) -> bytes | Non
 
 
 def _path(image: Image, folder: Path | None, files: bool) -> Path:
-    """Raises ValueError where no file may be named: whoever sends items over HTTP has this machine read none."""
+    """Return the file's path. Raises ValueError if no file may be named: whoever sends items over HTTP must not have
+    this machine read one."""
     if not files:
         raise ValueError("items that come over HTTP name no files; send data:image/png;base64,... or an address")
     return (folder or Path.cwd()) / image.image
 
 
 def _looked_at(path: Path) -> int:
-    """Its size in bytes. Raises ValueError for what is no image, too large, or cannot be read."""
+    """Return the file's size in bytes. Raises ValueError if it is no image, too large, or cannot be read."""
     try:
         if not path.is_file():
             raise ValueError(f"there is no file {shown(str(path), 200)}")

@@ -1,4 +1,4 @@
-"""Which file a job means, and of which kind it is. What cannot be read is named, with what to do about it."""
+"""Which file a job means, and its format. An unreadable file is reported with what to do about it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _PACKED = {
 
 
 def located(path: str, folder: Path) -> str:
-    """The absolute path that is meant: `~` and `$NAME` are replaced, a relative one begins at `folder`.
+    """Return the absolute path that is meant: `~` and `$NAME` are expanded, a relative path starts at `folder`.
 
-    A file that has such a name is taken as it is. Raises `DatasetError` for a URL or a variable that is not set.
+    A file that literally has this name is used as it is. Raises `DatasetError` for a URL or a variable that is not set.
     """
     plain = folder / path
     if "\0" in path:
@@ -50,8 +50,10 @@ def located(path: str, folder: Path) -> str:
 
 
 def kind_of(source: ItemSource) -> Kind:
-    """What the job says, or what the file's ending means. Raises `DatasetError` for what is known to be no such file,
-    OSError for what cannot be read."""
+    """Return the format that the job names, or that the file's ending means.
+
+    Raises `DatasetError` for a file that is known to be something else, OSError for one that cannot be read.
+    """
     path = Path(source.path)
     kind = source.format or ENDINGS.get(path.suffix.lower())
     with path.open("rb") as file:

@@ -17,7 +17,7 @@ MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused, so that one unclosed quotation mark cannot fill the memory."""
 
 DEPTH_MAX = 200
-"""Up to here nesting needs no check: orjson reads deeper than it writes, and what is read must be stored."""
+"""Nesting up to here needs no check: orjson reads deeper than it writes, and what is read must be stored."""
 
 _OTHERS = re.compile(rb"[;\t]")
 
@@ -25,7 +25,8 @@ csv.field_size_limit(MAX_RECORD_BYTES)
 
 
 class _Lines:
-    """The lines of a file, one ahead. `at` and `number` are the byte offset and the number of the one ahead."""
+    """The lines of a file, with one line of lookahead. `at` and `number` are the byte offset and the number of that
+    line."""
 
     def __init__(self, path: str, file: BinaryIO, at: int, number: int) -> None:
         self._path, self._file = path, file
@@ -44,7 +45,7 @@ class _Lines:
         return line
 
     def skip(self, blank: Callable[[bytes], bool]) -> bool:
-        """Pass over blank lines; False at the end of the file."""
+        """Skip blank lines; False at the end of the file."""
         while self.ahead and blank(self.ahead):
             self.take()
         return bool(self.ahead)
@@ -64,7 +65,7 @@ class _Lines:
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     closed = False
 
@@ -108,7 +109,7 @@ class JsonLines:
 class Csv:
     """Separated values with a header line; fields may be quoted and hold line ends (RFC 4180).
 
-    Without a `separator`, the comma; a header that has none is separated by what it has, semicolons or tabs.
+    Without a `separator` it is the comma; for a header without commas, semicolon or tab, whichever it has.
     """
 
     closed = True
@@ -151,7 +152,7 @@ class Csv:
         return rows
 
     def _records(self, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
-        """(place, fields) of each record. The parser takes no line before it needs it, so `lines` stays exact."""
+        """Yield (place, fields) of each record. The parser takes no line before it needs it, so `lines` stays exact."""
         start = lines.at
 
         def fed() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Pages, counts and fingerprints of a file of items."""
+"""Pages, counts and fingerprints of an item file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLE_BYTES = 64 * 2**10
 def read_page(
     source: ItemSource, cursor: Cursor | None, count: int, most_bytes: float = math.inf
 ) -> tuple[list[Item], Cursor | None]:
-    """Up to `count` (>= 1) items from `cursor` on, and where the next page begins; None when nothing is left. The item
+    """Return up to `count` (>= 1) items from `cursor` on, and where the next page begins; None at the end. The item
     with which the texts reach `most_bytes` is the last."""
     items: list[Item] = []
     size = 0
@@ -41,16 +41,18 @@ def read_page(
 
 
 def count_items(source: ItemSource) -> int:
-    """How many items `read_page` will give in all, without reading their contents. Streams; O(1) for Parquet."""
+    """Return how many items `read_page` will yield in all, without reading their contents. It streams; O(1) for
+    Parquet."""
     with opened(source) as table:
         ItemReader(source, table)
         return table.count(source.limit)
 
 
 def fingerprint(source: ItemSource) -> str:
-    """A digest by which to notice that the file is another: of its size and content, the same on every machine.
+    """Return a digest of the file's size and content, the same on every machine, by which to notice that the file was
+    replaced.
 
-    A file of up to 4 MiB is read whole. Of a larger one 64 blocks of 64 KiB are, spread evenly from the first byte
+    A file of up to 4 MiB is read whole. Of a larger one 64 blocks of 64 KiB are read, spread evenly from the first byte
     to the last: a change that neither moves a byte nor touches one of them goes unnoticed.
     """
     digest = hashlib.blake2b(digest_size=16)
@@ -67,7 +69,7 @@ def fingerprint(source: ItemSource) -> str:
 
 @contextmanager
 def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
-    """The file of `source` as a table that will be read from `cursor` on."""
+    """Open the file of `source` as a table that will be read from `cursor` on."""
     path = source.path
     with _readable(path):
         kind = kind_of(source)
@@ -82,7 +84,7 @@ def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
 
 
 def limited(source: ItemSource, table: Table, cursor: Cursor | None) -> Iterator[Row]:
-    """The rows from `cursor` on that are within the source's limit; the last one says that it is the last."""
+    """Yield the rows from `cursor` on that are within the source's limit; the last one is marked as the last."""
     for row in table.rows(cursor):
         if row.number == source.limit:
             yield Row(row.number, row.place, row.fields, None)

@@ -1,9 +1,9 @@
 """Parquet, streamed in small batches.
 
-A row group can only be decoded from its beginning. So a reader that has given a page stays open and goes on from
-there; up to `IDLE_READERS` are kept by a process. Memory is that of one batch and of the file's read buffers.
+A row group can only be decoded from its beginning, so a reader that has returned a page stays open and continues from
+there; a process keeps up to `IDLE_READERS`. Memory is that of one batch and of the file's read buffers.
 
-Columns of types that JSON has no word for (binary data, durations, maps) are not read.
+Columns of types that JSON cannot express (binary data, durations, maps) are not read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDLE_READERS = 8
 
 
 class Parquet:
-    """The rows of one file, by a reader that nobody else has."""
+    """The rows of one file, read by a reader of its own."""
 
     closed = True
 
@@ -51,7 +51,7 @@ class Parquet:
 
 @contextmanager
 def opened_parquet(path: str, cursor: Cursor | None) -> Iterator[Parquet]:
-    """The file, by the idle reader that is nearest before `cursor`, or by a new one."""
+    """Open the file with the idle reader that is nearest before `cursor`, or with a new one."""
     status = Path(path).stat()
     identity = (str(Path(path).resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
     reader = _take(identity, cursor["row"] if cursor else 0) or _Reader(path, identity)
@@ -64,7 +64,7 @@ def opened_parquet(path: str, cursor: Cursor | None) -> Iterator[Parquet]:
 
 
 class _Reader:
-    """A file that is decoded forwards. `first` is the row with which the present batch begins."""
+    """A file that is decoded forwards. `first` is the first row of the present batch."""
 
     def __init__(self, path: str, identity: tuple[Any, ...]) -> None:
         self.path, self.identity = path, identity
@@ -86,7 +86,7 @@ class _Reader:
         self._batches: Iterator[Any] = iter(())
 
     def fields(self, row: int) -> dict[str, Any]:
-        """The row's values; cheap for the present batch and for rows behind it."""
+        """Return the row's values; cheap for the present batch and for rows after it."""
         if not self.first <= row < self.first + len(self._batch):
             self._seek(row)
         return self._batch[row - self.first]
@@ -121,7 +121,7 @@ _lock = threading.Lock()
 
 
 def _take(identity: tuple[Any, ...], row: int) -> _Reader | None:
-    """The idle reader that is nearest before `row`; nobody else has it until it is given back."""
+    """Take the idle reader that is nearest before `row`; nobody else has it until it is given back."""
     with _lock:
         fit = [reader for reader in _idle if reader.identity == identity and reader.first <= row]
         if not fit:
@@ -162,7 +162,7 @@ def _scalar(kind: Any) -> bool:
 
 
 def _written_out(kind: Any) -> bool:
-    """Types that become text: JSON has no dates and no decimals."""
+    """Return whether the type becomes text: JSON has no dates and no decimals."""
     types = pa.types
     return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind) or types.is_decimal(kind))
 

@@ -1,4 +1,4 @@
-"""The lists of candidates that people have rated, and which of their pairs are judged."""
+"""The lists of candidates that people have rated, and their judged pairs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dicast.app.domain.order import PairsOfList
 from dicast.app.domain.ranking import Pairs, PairsOfLists
 
 PairsOf = Callable[[str], PairsOfList | None]
-"""From a list's id to its pairs, None if it is none of the lists."""
+"""A function from a list's id to its pairs; None if there is no such list."""
 
 
 def list_of(pair: str) -> str:
-    """The id of the list that a pair belongs to, if it is one."""
+    """Return the id of the list that a pair belongs to, if it is one."""
     return pair.rpartition("/")[0]
 
 
 def judged_pairs(item: Item, pairs: Pairs) -> PairsOfList:
-    """A list's pairs that are judged."""
+    """Return the judged pairs of a list."""
     made = PairsOfLists(pairs).items(item)
     return {pair.id: (str(pair.metadata["candidate_a"]), str(pair.metadata["candidate_b"])) for pair in made}
 
 
 def pairs_of_lists(items: ItemSource | Iterable[Item], pairs: Pairs, rated: Collection[str]) -> PairsOf:
-    """Of those lists that are `rated`; the items are read once."""
+    """Return the judged pairs of those lists that are `rated`. The items are read once."""
     wanted = {*rated, *map(list_of, rated)}
     every = _in_file(items) if isinstance(items, ItemSource) else items
     return {item.id: judged_pairs(item, pairs) for item in every if item.id in wanted}.get

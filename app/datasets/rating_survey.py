@@ -1,4 +1,4 @@
-"""One look at all ratings before a job is taken: is each on its scale, of an item of the job, and there once?"""
+"""Checks all ratings before a job is accepted: each is on its scale, of an item of the job, and present once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from dicast.app.domain.rating import MAX_RATERS, Rating, RatingCounts
 
 
 def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts, str | None]:
-    """Read every rating once; the counts, and the fingerprint of the ratings' own file. Raises `DatasetError` for the
-    first that is wrong, for an item that is none of the job's, and for two ratings by one person of the same thing. Of
-    a job with a `limit` on its items, ratings of others are left out.
+    """Read every rating once; return the counts, and the fingerprint of the ratings' own file.
 
-    Memory is that of 8 bytes a rating (24 while they are sorted); those whose digests meet are read again.
+    Raises `DatasetError` for the first rating that is wrong, for an item that is not the job's, and for two ratings by
+    one person of the same thing. If the job has a `limit` on its items, ratings of other items are skipped.
+
+    It takes 8 bytes of memory per rating (24 while they are sorted); ratings with equal digests are read again.
     """
     assert job.ratings is not None
     own_file = file_of(job.ratings) if job.ratings.path is not None else None

@@ -26,20 +26,20 @@ from dicast.app.domain.rating import NOBODY_NAMED, Rating
 from dicast.errors import nearest
 
 ROUNDED = 0.005 + 1e-9
-"""How far a share may lie from one of a whole number of questions and still mean it: it has two decimals at least."""
+"""How far a share may lie from that of a whole number of questions and still mean it: it has at least two decimals."""
 INLINE = "items"
-"""Stands for the file, in messages about ratings beside items that came with the job."""
+"""Stands for the file in messages about ratings beside items that came with the job."""
 
 
 class PlacedRating(NamedTuple):
-    """A rating, and where it stands."""
+    """A rating, and its place in the file."""
 
     rating: Rating
     place: str
 
 
 def file_of(source: RatingSource) -> ItemSource:
-    """The ratings' file, as what opens files knows it."""
+    """Return the ratings' file as an item source, which can be opened."""
     assert source.path is not None
     return ItemSource(path=source.path, format=source.format)
 
@@ -52,7 +52,7 @@ class Rated(NamedTuple):
 
 
 def read_ratings(job: EvaluationJob, held: Iterable[Item] | None = None) -> Iterator[PlacedRating]:
-    """All ratings of a job, streamed. `held` are the items that came with it, where `job` itself does not have them.
+    """Yield all ratings of a job, streamed. Items that came with the job are passed if `job` itself does not hold them.
     Raises `DatasetError`."""
     source, items = job.ratings, job.items if held is None else held
     assert source is not None
@@ -69,8 +69,11 @@ def read_ratings(job: EvaluationJob, held: Iterable[Item] | None = None) -> Iter
 def ratings_of_file(
     source: RatingSource, dimensions: Iterable[Dimension], pairs_of: PairsOf | None = None, *, others: bool = False
 ) -> Iterator[PlacedRating]:
-    """The ratings of a file of their own. Of a job that ranks lists, `pairs_of` tells their pairs; what is neither one
-    of them nor a list is left out if there may be `others`. Raises `DatasetError`."""
+    """Yield the ratings in a file of their own.
+
+    For a job that ranks lists, `pairs_of` returns their pairs; what is neither a pair nor a list is skipped if there
+    may be `others`. Raises `DatasetError`.
+    """
     dimensions = list(dimensions)
     with opened(file_of(source)) as table:
         columns = source.columns or _columns_by_name(source, table, dimensions)
@@ -112,7 +115,7 @@ def _rated_ids(source: RatingSource) -> set[str]:
 def _beside(
     job: EvaluationJob, source: RatingSource, items: ItemSource | Iterable[Item]
 ) -> Iterator[PlacedRating]:  # fmt: skip
-    """The ratings in the items' rows, or in the metadata of items that came with the job."""
+    """Yield the ratings in the items' rows, or in the metadata of items that came with the job."""
 
     def of(item: Item) -> Rated:
         return Rated(item.id) if job.pairs is None else Rated(item.id, judged_pairs(item, job.pairs))
@@ -140,7 +143,7 @@ def _columns_by_name(source: RatingSource, table: Table, dimensions: list[Dimens
 
 
 class _Reader:
-    """Makes ratings of rows, by the names in the job's source. `path` stands in messages."""
+    """Makes ratings of rows, by the names in the job's source. `path` is shown in messages."""
 
     def __init__(
         self, source: RatingSource, path: str, dimensions: Iterable[Dimension],
@@ -151,8 +154,8 @@ class _Reader:
         self._columns = columns
 
     def check_names(self, table: Table) -> None:
-        """Raises `DatasetError` for a column that is meant for a dimension and misspells its name, of a sheet that has
-        a column for each."""
+        """Raise `DatasetError` for a column that seems to be a misspelt dimension, in a sheet with a column per
+        dimension."""
         fields = {self._source.item_field, self._source.rater_field, self._source.score_field}
         if self._source.dimension_field in table.columns:
             return
@@ -162,19 +165,19 @@ class _Reader:
                 raise DatasetError(self.path, f"unknown dimension {quoted(column)}; did you mean {quoted(near)}?")
 
     def check_columns(self, table: Table, names: set[str], setting: str) -> None:
-        """Raises `DatasetError` if a column that is named is not there; rows of JSONL may differ, so only the first
-        row's lack of all of them counts there."""
+        """Raise `DatasetError` if a named column is missing. Rows of JSONL may differ, so there it is raised only if
+        the first row lacks all of them."""
         missing = sorted(names - set(table.columns))
         if missing and (table.closed or len(missing) == len(names)):
             known = ", ".join(quoted(column) for column in table.columns) or "none"
             raise DatasetError(self.path, f"{setting}: no column {quoted(missing[0])}; the columns are {known}")
 
     def item_id(self, fields: Mapping[str, Any], place: str) -> str:
-        """The id that a row names."""
+        """Return the item's id in a row."""
         return self._name(fields, self._source.item_field, place)
 
     def long(self, rated: Rated, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
-        """The ratings of a row: one, none where its score is empty, or one for each pair of a list."""
+        """Yield the ratings of a row: one, none if its score is empty, or one for each pair of a list."""
         source = self._source
         dimension = fields.get(source.dimension_field)
         if dimension not in self._scales:
@@ -186,7 +189,7 @@ class _Reader:
             yield Rating(item, str(dimension), self._rater(fields, place), score, self._probability(fields, place))
 
     def wide(self, rated: Rated, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
-        """The ratings of a row that has a column a dimension, or a column a dimension and rater."""
+        """Yield the ratings of a row with a column per dimension, or per dimension and rater."""
         for dimension, named in self._columns.items():
             for rater, column in [("", named)] if isinstance(named, str) else named.items():
                 for item, score in self._scores(rated, fields.get(column), column, dimension, place):
@@ -196,7 +199,7 @@ class _Reader:
     def _scores(
         self, rated: Rated, value: Any, field: str, dimension: str, place: str
     ) -> Iterator[tuple[str, float]]:  # fmt: skip
-        """What a cell says, by item; nothing if it is empty."""
+        """Yield the scores in a cell, by item; none if it is empty."""
         if rated.pairs is None:
             score = self._score(value, field, dimension, place)
             if score is not None:
@@ -257,7 +260,7 @@ class _Reader:
         return number
 
     def _of_share(self, share: float, value: Any, field: str, dimension: str, place: str) -> float:
-        """A checklist's share of yes as their number: 0.33 of 3 questions is 1."""
+        """Convert a checklist's share of yes to their number: 0.33 of 3 questions is 1."""
         questions = self._scales[dimension].max
         bound = f"must be the share of yes, 0 to 1, of the {questions} questions of {quoted(dimension)}"
         if not 0 <= share <= 1:  # NaN is not, either
@@ -275,7 +278,7 @@ class _Reader:
 
 
 def _number(value: Any) -> float | None:
-    """None for an empty cell, NaN for what is no number."""
+    """Return a cell as a number: None for an empty cell, NaN for what is no number."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -1,4 +1,4 @@
-"""A row of a file, whatever its format, and the item that it stands for."""
+"""A row of a file, whatever its format, and the item made of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ JUDGED_FIELDS = ("text_field", "text_a_field", "text_b_field", "messages_field",
 LISTS = frozenset({"messages", "candidates"})
 
 Cursor = dict[str, int]
-"""Where reading goes on. JSONL and CSV: byte `at`, `line` and `row` of the next record. Parquet: its `row`."""
+"""Where reading continues. JSONL and CSV: byte `at`, `line` and `row` of the next record. Parquet: its `row`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record. `number` counts records from 1; `place` names it in messages; `next` is None behind the last."""
+    """One record. `number` counts records from 1; `place` names it in messages; `next` is None for the last one."""
 
     number: int
     place: str
@@ -36,7 +36,7 @@ class Table(Protocol):
 
     @property
     def columns(self) -> Collection[str]:
-        """Names of the fields; for JSONL those of the first object, and later ones may have others."""
+        """The names of the fields; for JSONL those of the first object, and later ones may have others."""
         ...
 
     @property
@@ -45,11 +45,11 @@ class Table(Protocol):
         ...
 
     def rows(self, cursor: Cursor | None) -> Iterator[Row]:
-        """Records from `cursor` (None: the first) to the end."""
+        """Yield the records from `cursor` (None: the first) to the end."""
         ...
 
     def count(self, most: int | None) -> int:
-        """Number of records, counted no further than `most`."""
+        """Return the number of records, counted no further than `most`."""
         ...
 
 
@@ -74,7 +74,7 @@ class ItemReader:
                 raise DatasetError(source.path, f"{setting}: no column {quoted(name)}; the columns are {known}")
 
     def item(self, row: Row) -> Item:
-        """Raises `DatasetError` if the row is none."""
+        """Return the item in a row. Raises `DatasetError` if it is none."""
         source = self._source
         fields = dict(row.fields)
         if not self.numbered:
@@ -101,7 +101,8 @@ class ItemReader:
             raise DatasetError(source.path, said, place=row.place) from None
 
     def _judged(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
-        """What is judged: the fields of one kind of item. Raises `DatasetError` where none is whole, or several are."""
+        """Return the fields of one kind of item. Raises `DatasetError` if no kind is complete, or several are
+        present."""
         named = {setting.removesuffix("_field"): getattr(self._source, setting) for setting in JUDGED_FIELDS}
         given = {what: value for what in named if (value := self._value(row, fields, what, named[what]))}
         if any(given.keys() == whole for whole in FORMS.values()):
@@ -118,14 +119,14 @@ class ItemReader:
         raise self._wrong(row, name, "must be text, not blank", row.fields.get(name))
 
     def _value(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> Any:
-        """What a column holds of an item; nothing of a text that is blank."""
+        """Return a column's value for an item; empty for a blank text."""
         if what in LISTS:
             return self._list(row, fields, what, name)
         text = self._text(row, fields, name)
         return "" if text.isspace() else text
 
     def _metadata(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
-        """What is left of a row; an object called `metadata` is what it holds."""
+        """Return the remaining fields of a row; an object called `metadata` is expanded."""
         inner = fields.get("metadata")
         if not isinstance(inner, dict):
             return fields
@@ -135,14 +136,14 @@ class ItemReader:
         return {**fields, **inner}
 
     def _images(self, row: Row, fields: dict[str, Any], name: str | None) -> list[Any]:
-        """A list as any, or one image as a text."""
+        """Return the images: a list, or one image as a text."""
         value = fields.get(name) if name is not None else None
         if name is not None and isinstance(value, str) and value.strip() and not value.lstrip().startswith("["):
             return [fields.pop(name)]
         return self._list(row, fields, "images", name)
 
     def _list(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> list[Any]:
-        """A list, in formats without them written as JSON; empty where there is none."""
+        """Return a list, which formats without lists hold as JSON; [] if there is none."""
         value = fields.pop(name, None) if name is not None else None
         if value is None or (isinstance(value, str) and not value.strip()):
             return []

@@ -1,4 +1,4 @@
-"""One look at the whole file before a job is taken: is every row an item, and is every id there once?"""
+"""Checks the whole file before a job is accepted: every row is an item, and every id is present once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dicast.errors import nearest
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a file holds. `text_bytes` is the sum over texts, prompts and references in UTF-8."""
+    """The facts about an item file. `text_bytes` is the sum over texts, prompts and references in UTF-8."""
 
     items: int
     text_bytes: int
@@ -26,14 +26,17 @@ class Survey:
 
 
 class KnownItems:
-    """Whether an id is one of a data set's items. Of ids in a file it holds digests of 64 bits, so that it takes a
-    foreign id for a known one in one case of 10^12 where there are a million."""
+    """Tells whether an id is one of a data set's items.
+
+    For ids in a file it stores digests of 64 bits, so it takes a foreign id for a known one in one case of 10^12 if
+    there are a million.
+    """
 
     def __init__(self, ids: Iterable[str] = (), *, digests: array[int] | None = None, numbered: int = 0) -> None:
         self._ids, self._digests, self._numbered = frozenset(ids), digests, numbered
 
     def has(self, item_id: str) -> bool:
-        """Whether it is one."""
+        """Return whether it is one of the items' ids."""
         if self._digests is not None:
             digest = _digest(item_id)
             at = bisect_left(self._digests, digest)
@@ -49,12 +52,14 @@ def survey(
     keep: Mapping[str, str] | Collection[str] = (),
     misfit: Callable[[Item], str | None] = lambda item: None, seen: Callable[[Item], None] | None = None,
 ) -> Survey:  # fmt: skip
-    """Read every item once, or the first `most`, and show it to `seen`; raises `DatasetError` for the first that is
-    wrong, too large, or has an id twice, that is a `misfit` (which says why), and for metadata to `keep` that no item
-    has. A mapping tells the job's field that wants it, with each name of metadata.
+    """Read every item once, or the first `most`, and pass each to a callback.
 
-    Ids are compared by digests of 64 bits, 8 bytes an item in memory (24 while they are sorted); those whose digests
-    meet are read again and compared as they are, so that the answer is exact.
+    Raises `DatasetError` for the first item that is wrong, too large, has a duplicate id, or is a `misfit` (which
+    returns why), and for metadata to `keep` that no item has. A mapping gives, for each name of metadata, the job's
+    field that needs it.
+
+    Ids are compared by digests of 64 bits, 8 bytes per item in memory (24 while they are sorted); items with equal
+    digests are read again and compared as they are, so that the answer is exact.
     """
     before = fingerprint(source)
     digests = array("Q")
@@ -100,7 +105,7 @@ def _digest(item_id: str) -> int:
 
 
 def repeated(digests: array[int]) -> set[int]:
-    """Those that are there twice or more. Afterwards they stand in ascending order."""
+    """Return the digests that occur more than once, and sort `digests` in place."""
     import pyarrow as pa  # noqa: PLC0415  takes long to load
     import pyarrow.compute as pc  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""The store's record of every job and unit: the truth, of which messages are only hints."""
+"""The store's record of every job and unit. It is the truth; messages are only hints."""

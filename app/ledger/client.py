@@ -1,4 +1,4 @@
-"""The ledger as callers see it: submit, look, cancel. Synchronous, for any process that reaches the store."""
+"""The ledger for callers: submit, look up, cancel. It is synchronous, for any process that reaches the store."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 STAGING_S = 7200
-"""Much longer than a submission takes: the store's clock may be put ahead meanwhile."""
+"""Much longer than a submission takes, because the store's clock may be put ahead meanwhile."""
 STAGED_TOGETHER = 200
 LISTED_TOGETHER = 100
 WAITS_SHOWN_MS = 90_000
-"""Whoever meets a trouble meets it again sooner than that, and says so."""
+"""How long a trouble is shown. Whoever meets it meets it again sooner than that, and reports it again."""
 CONTINUATION_S = 30 * 86_400
 
 
 class UnknownJob(DicastError, LookupError):
-    """The ledger holds no job of that id."""
+    """The ledger holds no job of this id."""
 
     problem = "unknown-job"
 
@@ -50,7 +50,7 @@ class UnknownJob(DicastError, LookupError):
 
 
 class JobLost(DicastError, RuntimeError):
-    """The store has forgotten a job that was not finished. What waits for its result is told this."""
+    """The store has forgotten a job that was not finished. It is raised for callers that wait for the result."""
 
     problem = "job-lost"
 
@@ -65,7 +65,7 @@ class JobLost(DicastError, RuntimeError):
 
 
 class JobConflict(DicastError, ValueError):
-    """The id is taken by a job of other content."""
+    """The id is taken by a job with other content."""
 
     problem = "job-conflict"
 
@@ -89,11 +89,11 @@ class JobStatus:
     finished_ms: int | None
     report: dict[str, Any] | None
     why: str | None = None
-    """Why it was cancelled, if not by a user."""
+    """Why the job was cancelled, unless a user cancelled it."""
     waits_for: str | None = None
-    """The trouble that a worker met with it lately, such as a full disk."""
+    """The trouble that a worker met with the job lately, such as a full disk."""
     answered: str | None = None
-    """What is known of its question, in a sentence, once it is."""
+    """The answer to the job's question in a sentence, once it is known."""
 
     @property
     def done(self) -> int:
@@ -107,7 +107,8 @@ COUNTERS = (
 
 
 def digest_of(job: EvaluationJob) -> str:
-    """Equal for equal jobs, whatever the order of keys they were written in; the id and drawn defaults count."""
+    """Return a digest that is equal for equal jobs, whatever the order of keys they were written in. The id and drawn
+    defaults count."""
     items = job.items if isinstance(job.items, list) else []
     digest = hashlib.sha256()
     for part in (job.model_copy(update={"items": []}) if items else job, *items):  # never all of it written out at once
@@ -131,10 +132,10 @@ class LedgerClient:
     def submit(
         self, job: EvaluationJob, lanes: Sequence[Lane], units: int, extra: dict[str, str], start_in_ms: int = 0
     ) -> bool:
-        """Store a job whole; False if this very job is there already. Raises `JobConflict`.
+        """Store a job whole; False if this very job is stored already. Raises `JobConflict`.
 
-        `job.id` is set; `extra` are further fields of its record (the data set's fingerprint). With `start_in_ms` it
-        is started then by the housekeeping; else who submits it sends its message.
+        `job.id` must be set; `extra` are further fields of its record (such as the data set's fingerprint). With
+        `start_in_ms` the housekeeping starts it then; otherwise the caller sends its message.
         """
         assert job.id is not None
         k = self._keys
@@ -178,7 +179,8 @@ class LedgerClient:
         return bool(verdict == "new")
 
     def _stage(self, key: str, items: list[Item]) -> None:
-        """Items go up in pieces that expire by themselves, so that a submission that dies leaves nothing behind."""
+        """Upload the items in pieces that expire by themselves, so that a submission that dies leaves nothing
+        behind."""
         numbers = itertools.count()
         for piece in pieces(items, STAGED_TOGETHER):
             pipe = self._redis.pipeline(transaction=False)
@@ -188,14 +190,14 @@ class LedgerClient:
             pipe.execute()
 
     def is_free(self, job: str) -> bool:
-        """Whether a job of this id would be a new one: there is none, or it is lost."""
+        """Return whether a job of this id would be new: there is none, or it is lost."""
         return self._redis.hget(self._keys.job(job), "state") in {None, JobState.LOST}
 
     def awaits_start(self, job: str) -> bool:
         return bool(self._redis.hget(self._keys.job(job), "state") == JobState.SUBMITTED)
 
     def status(self, job: str) -> JobStatus:
-        """Raises `UnknownJob`."""
+        """Return a job's status. Raises `UnknownJob`."""
         fields = self._redis.hgetall(self._keys.job(job))
         if not fields:
             raise UnknownJob(job)
@@ -213,33 +215,33 @@ class LedgerClient:
         return replace(_status(job, fields, waits_for), why=fields.get("why"))
 
     def pools(self, job: str) -> list[str]:
-        """The pools that a job's units go to; raises `UnknownJob`."""
+        """Return the pools that a job's units go to. Raises `UnknownJob`."""
         lanes = self._redis.hget(self._keys.job(job), "lanes")
         if lanes is None:
             raise UnknownJob(job)
         return _pools_of(lanes)
 
     def described(self, job: str) -> tuple[EvaluationJob, str | None]:
-        """A job as it was submitted, without items that came with it, and the fingerprint of its items' file. Raises
-        `UnknownJob`."""
+        """Return a job as it was submitted, without items that came with it, and the fingerprint of its item file.
+        Raises `UnknownJob`."""
         spec, mark = self._redis.hmget(self._keys.job(job), "spec", "fingerprint")
         if spec is None:
             raise UnknownJob(job)
         return stored_spec(spec), mark
 
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
-        """The newest jobs first; ones past their retention are left out."""
+        """Yield the newest jobs first, without those past their retention."""
         for job in self._redis.zrevrange(self._keys.jobs, 0, newest - 1):
             fields = self._redis.hgetall(self._keys.job(job))
             if fields:
                 yield self._status(job, fields)
 
     def count_unfinished(self) -> int:
-        """How many jobs have not ended."""
+        """Return how many jobs have not ended."""
         return int(self._redis.zcard(self._keys.unfinished))
 
     def unfinished_pools(self) -> Iterator[list[str]]:
-        """Of each job that has not ended, the pools that its units go to."""
+        """Yield, for each job that has not ended, the pools that its units go to."""
         jobs = self._redis.zrange(self._keys.unfinished, 0, -1)
         for start in range(0, len(jobs), LISTED_TOGETHER):
             pipe = self._redis.pipeline(transaction=False)
@@ -248,8 +250,11 @@ class LedgerClient:
             yield from (_pools_of(lanes) for lanes in pipe.execute() if lanes is not None)
 
     def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
-        """Jobs with the pools that their units go to, newest first: those that were submitted before `than` (when in
-        ms, and its id), whose record need not be there any more."""
+        """Yield jobs, newest first, with the pools that their units go to.
+
+        With `than` (a submission time in ms and a job id) only jobs submitted before it are yielded; that job's record
+        need not exist any more.
+        """
         most, passed = "+inf" if than is None else than[0], 0
         while found := self._redis.zrevrangebyscore(
             self._keys.jobs, most, "-inf", start=passed, num=LISTED_TOGETHER, withscores=True
@@ -263,7 +268,7 @@ class LedgerClient:
                     yield self._status(job, fields), _pools_of(fields["lanes"])
 
     def continue_with(self, job: str, task_id: str, continuation: str) -> None:
-        """Keep what follows a job's end, for a task id; kept as long as its result may be waited for."""
+        """Store what follows a job's end, for a task id; it is kept as long as its result may be waited for."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.set(self._keys.alias(task_id), job, ex=CONTINUATION_S)
         pipe.hset(self._keys.continuations(job), task_id, continuation)
@@ -271,17 +276,17 @@ class LedgerClient:
         pipe.execute()
 
     def wall_ms(self) -> int:
-        """The store's wall clock."""
+        """Return the store's wall clock in ms."""
         seconds, microseconds = self._redis.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def cancel(self, job: str, why: str = "", revoked: str = "") -> tuple[JobState, bool]:
-        """Stop a job's new calls; returns its state before, and whether it only needs to be finished now. `why` is told
-        with the job from then on.
+        """Stop a job's new calls; return its previous state, and whether it only needs to be finished now.
 
-        Open calls end and count; cancelling twice, or after the end, changes nothing. `revoked` is what who waits for
-        the result is told with Celery's `TaskRevokedError`, instead of the report. A job whose finishing has failed is
-        given up: it ends as cancelled, with what can be read of its results. Raises `UnknownJob`.
+        `why` is shown with the job from then on. Open calls end and count; cancelling twice, or after the end, changes
+        nothing. With `revoked`, whoever waits for the result gets Celery's `TaskRevokedError` with this text instead of
+        the report. A job whose finishing has failed is given up: it ends as cancelled, with what can be read of its
+        results. Raises `UnknownJob`.
         """
         k = self._keys
         lanes = self._redis.hget(k.job(job), "lanes")
@@ -295,7 +300,7 @@ class LedgerClient:
         return JobState(state), bool(finish)
 
     def named(self, task_id: str) -> str:
-        """The job whose result is waited for under a task id: its own, or one that a canvas has given. Raises
+        """Return the job whose result is waited for under a task id: its own, or one that a canvas has assigned. Raises
         `UnknownJob`."""
         if self._redis.exists(self._keys.job(task_id)):
             return task_id
@@ -305,12 +310,14 @@ class LedgerClient:
         return str(job)
 
     def is_revoked(self, job: str) -> bool:
-        """Whether a job was cancelled by being revoked."""
+        """Return whether a job was cancelled by being revoked."""
         return bool(self._redis.hexists(self._keys.job(job), "revoked"))
 
     def revoke_unit(self, ref: PageRef, token: MessageId) -> list[UnitState]:
-        """Have a message's units, which are not called, end without a call; what becomes of each. Raises `UnknownJob`
-        if the ledger does not hold this incarnation of the job, or it has no such lane."""
+        """Have a message's units that are not being called end without a call; return what becomes of each.
+
+        Raises `UnknownJob` if the ledger does not hold this incarnation of the job, or it has no such lane.
+        """
         k = self._keys
         incarnation, lanes = self._redis.hmget(k.job(ref.job), "incarnation", "lanes")
         found = orjson.loads(lanes) if lanes and incarnation == ref.incarnation else []
@@ -324,7 +331,8 @@ class LedgerClient:
         return [UnitState(verdict) for verdict in told]
 
     def resume(self, job: str) -> JobState:
-        """Have an ended job judged again where it has no score; returns its state before, which may forbid it.
+        """Have the units of an ended job that have no score judged again; return its previous state, which may forbid
+        it.
 
         Nothing is sent yet. Raises `UnknownJob`.
         """
@@ -337,14 +345,16 @@ class LedgerClient:
         return JobState(self._resume(keys=keys, args=args))
 
     def incarnation(self, job: str) -> str | None:
-        """Which of the jobs of this id the ledger holds; None if it holds none, or a lost one."""
+        """Return which of the jobs of this id the ledger holds; None if it holds none, or a lost one."""
         found = self._redis.hget(self._keys.job(job), "incarnation")
         return None if found is None else str(found)
 
     def delete(self, job: str, incarnation: str = "") -> str:
-        """Forget an ended job, or only that `incarnation` of it: its id is free then. Returns its state before, which
-        may forbid it, 'unannounced' where those who wait for its result have not been told yet, or '' where there is no
-        such job."""
+        """Forget an ended job, or only that `incarnation` of it, which frees its id.
+
+        Returns its previous state, which may forbid it; 'unannounced' if those who wait for its result have not been
+        notified yet; or '' if there is no such job.
+        """
         k = self._keys
         keys = [
             k.job(job), k.items(job), k.pages(job), k.board(job), k.continuations(job), k.trouble(job),
@@ -355,12 +365,12 @@ class LedgerClient:
         return str(self._delete(keys=keys, args=[job, incarnation])) or before
 
     def may_spread(self, for_ms: int) -> bool:
-        """Whether the caller is the one to look for work that waits at busy nodes; for so long it is nobody else."""
+        """Return whether the caller should look for work that waits at busy nodes; for `for_ms` nobody else should."""
         mine = secrets.token_hex(8)
         return bool(self._lead(keys=[self._keys.base.spread, self._keys.base.clock], args=["", mine, for_ms, 0]))
 
     def open_calls(self) -> dict[str, int]:
-        """Calls open now: 'all', 'p:<pool>', 'j:<job>'."""
+        """Return the number of calls open now: 'all', 'p:<pool>', 'j:<job>'."""
         return {field: int(n) for field, n in self._redis.hgetall(self._keys.base.open).items()}
 
 

@@ -1,4 +1,4 @@
-"""The ledger's verbs of jobs: start, bound, complete, announce, and their lanes and items."""
+"""The ledger's verbs for jobs: start, bound, complete, announce, and their lanes and items."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from dicast.app.ledger.verbs import Verbs
 
 WAITS_CHARS = 300
 ITEMS_FIRST, ITEMS_MOST = 8, 64
-"""Items read at once, more each time: how large they are is known when they are there."""
+"""Items read at once, more each time, because their size is known only when they arrive."""
 
 
 class JobVerbs(Verbs):
-    """A job from its start to the announcement of its end."""
+    """The verbs for a job from its start to the announcement of its end."""
 
     async def job(self, job: str) -> JobRecord | None:
-        """The job, or None if the ledger does not hold it."""
+        """Return the job, or None if the ledger does not hold it."""
         spec, lanes, units, limit, fingerprint, incarnation, resumed, traceparent = await self._redis.hmget(
             self.keys.job(job),
             "spec",
@@ -69,8 +69,10 @@ class JobVerbs(Verbs):
         )
 
     async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
-        """Freeze the limit and the bounds of a submitted job. One that was resumed more often than `resumed` is left
-        alone, and one that should have been started sooner."""
+        """Freeze the limit and the bounds of a submitted job.
+
+        A job that was resumed more often than `resumed` is left alone, as is one that should have been started sooner.
+        """
         k = self.keys
         state, started, expired = await self._scripts["start"](
             keys=[k.job(job), k.base.job_limits, self._clock, k.bounded],
@@ -79,8 +81,8 @@ class JobVerbs(Verbs):
         return Started(JobState(state) if state else None, bool(started), bool(expired))
 
     async def bounds(self, job: str) -> Bounded | None:
-        """What a running job is bounded by; it is looked at again when its bounds make that worthwhile. None if it does
-        not run."""
+        """Return the bounds of a running job, and schedule the next check for when they make it worthwhile. None if it
+        does not run."""
         k = self.keys
         found = await self._scripts["bounds"](keys=[k.job(job), k.bounded, self._clock], args=["", job])
         if not found:
@@ -89,7 +91,7 @@ class JobVerbs(Verbs):
         return Bounded(now_ms, began_ms, *(None if bound < 0 else bound for bound in bounds))
 
     async def attended(self, job: str) -> None:
-        """Somebody looks after this job now: the sweeper need not, for a while."""
+        """Record that this job is being looked after, so that the sweeper leaves it alone for a while."""
         unattended_ms = await self.now_ms() + self.intervals.unattended_ms
         await self._redis.zadd(self.keys.unfinished, {job: unattended_ms}, xx=True)
 
@@ -99,18 +101,22 @@ class JobVerbs(Verbs):
         return fields
 
     async def waits(self, job: str, reason: str) -> None:
-        """Tell those who watch a job for what it waits. It is shown for a while, so a lasting trouble is told again."""
+        """Record what a job waits for, for those who watch it. It is shown for a while only, so a lasting trouble must
+        be recorded again."""
         await self._scripts["waits"](keys=[self.keys.job(job)], args=["", shown(reason, WAITS_CHARS)])
 
     async def claim_finish(self, job: str) -> bool:
-        """Whether this node may write the report of a finishing job; not while another living node is at it."""
+        """Return whether this node may write the report of a finishing job; not while another living node is writing
+        it."""
         return bool(await self._scripts["claim_finish"](keys=[self.keys.job(job)], args=[self._node, self._beacons]))
 
     async def finish_failed(
         self, job: str, why: str, tries: int, tries_if_cancelled: int, attempt: str = ""
     ) -> FinishFailed:
-        """Tell that a job could not be finished, which leaves it to any node. After so many tries, with at least
-        `Intervals.try_every_ms` between two, it is given up: it ends as cancelled."""
+        """Record that a job could not be finished, which leaves it to any node.
+
+        After `tries` tries, at least `Intervals.try_every_ms` apart, it is given up: it ends as cancelled.
+        """
         finishing, given_up = await self._scripts["finish_failed"](
             keys=[self.keys.job(job), self._clock],
             args=["", self._node, shown(why, WAITS_CHARS), self.intervals.try_every_ms, tries, tries_if_cancelled,
@@ -122,8 +128,10 @@ class JobVerbs(Verbs):
         self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "", *,
         keep_items: bool = False,
     ) -> bool:  # fmt: skip
-        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated. The
-        items that came with it leave the store, unless they are in no file."""
+        """End a finishing job with its report; True for the one attempt that did it, however often it is repeated.
+
+        The items that came with the job leave the store, unless they are in no file.
+        """
         k = self.keys
         return bool(
             await self._scripts["complete"](
@@ -143,33 +151,34 @@ class JobVerbs(Verbs):
         )
 
     async def announced(self, job: str, continued: Sequence[str] = ()) -> None:
-        """The job's waiters have been told, and these task ids have had what follows its end sent."""
+        """Record that the job's waiters have been notified, and that what follows its end has been sent for the task
+        ids in `continued`."""
         if continued:
             await self._redis.hdel(self.keys.continuations(job), *continued)
         await self._redis.srem(self.keys.outbox, job)
 
     async def unannounced(self) -> list[str]:
-        """Jobs that are complete, or lost, and whose waiters have not been told."""
+        """Return the jobs that are complete, or lost, and whose waiters have not been notified."""
         return sorted(await self._redis.smembers(self.keys.outbox))
 
     async def continuations(self, job: str) -> dict[str, str]:
-        """What follows the job's end, by task id."""
+        """Return what follows the job's end, by task id."""
         found: dict[str, str] = await self._redis.hgetall(self.keys.continuations(job))
         return found
 
     async def unfinished(self) -> list[str]:
-        """Jobs that have not ended, those without a message to their name included."""
+        """Return the jobs that have not ended, including those without a message."""
         return list(await self._redis.zrange(self.keys.unfinished, 0, -1))
 
     async def standings(self, jobs: Sequence[str]) -> list[JobStanding | None]:
-        """How far jobs are; None for one that has not begun, or has ended."""
+        """Return the progress of jobs; None for one that has not begun, or has ended."""
         pipe = self._redis.pipeline(transaction=False)
         for job in jobs:
             pipe.hmget(self.keys.job(job), "state", "units", "done", "scored", "failed")
         return [JobStanding.of(*fields) for fields in await pipe.execute()]
 
     async def facts(self, jobs: Sequence[str]) -> list[dict[str, str] | None]:
-        """What is to be known of jobs should the store lose them; None for one that it does not hold."""
+        """Return what must be known of jobs in case the store loses them; None for one that it does not hold."""
         names = ("project", "units", "created_ms")
         pipe = self._redis.pipeline(transaction=False)
         for job in jobs:
@@ -177,8 +186,10 @@ class JobVerbs(Verbs):
         return [dict(zip(names, values, strict=True)) if all(values) else None for values in await pipe.execute()]
 
     async def mark_lost(self, job: str, facts: Mapping[str, str], retention_s: int) -> bool:
-        """Put a job on record as lost; True for the one call that did it, False if there is a job of this id. Its
-        waiters are to be told, as of one that completed (see `unannounced`)."""
+        """Record a job as lost; True for the one call that did it, False if there is a job of this id.
+
+        Its waiters are to be notified, as for a job that completed (see `unannounced`).
+        """
         k, fields = self.keys, [part for pair in facts.items() for part in pair]
         return bool(
             await self._scripts["mark_lost"](
@@ -187,22 +198,25 @@ class JobVerbs(Verbs):
         )
 
     async def ripe(self, job: str) -> bool:
-        """Whether a cancelled job is to be finished; it is, as soon as nothing of it is open any more."""
+        """Return whether a cancelled job is to be finished; it is, as soon as none of its pages is open."""
         return bool(await self._scripts["ripe"](keys=[self.keys.job(job), self.keys.pages(job)]))
 
     async def asks(self, job: str) -> bool:
-        """Whether a job has a question that is not answered."""
+        """Return whether a job has a question that is not answered."""
         asks, answer = await self._redis.hmget(self.keys.job(job), "asks", "answer")
         return asks is not None and answer is None
 
     async def asked(self, job: str) -> OpenQuestion:
-        """How far a job with a question is."""
+        """Return the progress of a job with a question."""
         answer, calls, pairs = await self._redis.hmget(self.keys.job(job), "answer", "calls", "pairs")
         return OpenQuestion(answer, int(calls or 0), int(pairs) if pairs is not None else None)
 
     async def answer(self, job: JobRecord, answer: bytes, attempt: str = "") -> tuple[bool, bool]:
-        """Answer a running job's question, which ends its planning; (True for the one attempt whose answer stands,
-        however often it is repeated, whether the job is to be finished)."""
+        """Answer a running job's question, which ends its planning.
+
+        Returns (True for the one attempt whose answer stands, however often it is repeated, whether the job is to be
+        finished).
+        """
         k = self.keys
         stands, finish = await self._scripts["answer"](
             keys=[k.job(job.id), k.pages(job.id), k.unfinished, self._clock],
@@ -218,21 +232,22 @@ class JobVerbs(Verbs):
         return LaneState(state or "", cursor, int(page or 0), int(open_units or 0))
 
     async def lane_stages(self, ref: PageRef) -> list[int]:
-        """The stage of each lane of a page's job; none if the ledger does not hold it, or another job of its id."""
+        """Return the stage of each lane of a page's job; [] if the ledger does not hold this incarnation of it."""
         lanes, incarnation = await self._redis.hmget(self.keys.job(ref.job), "lanes", "incarnation")
         return [lane.get("stage", 0) for lane in orjson.loads(lanes)] if incarnation == ref.incarnation else []
 
     async def planned(self, job: str, lane: int) -> None:
-        """The next unit that empties the lane's window asks for planning again."""
+        """Let the next unit that empties the lane's window ask for planning again."""
         await self._redis.hdel(self.keys.job(job), f"planning:{lane}")
 
     async def items(self, job: str, numbers: range) -> list[Item]:
-        """Items that came with the job; [] once it has ended, for they leave with it."""
+        """Return items that came with the job; [] once it has ended, because they are deleted with it."""
         texts = await self._redis.hmget(self.keys.items(job), [str(n) for n in numbers])
         return [] if None in texts else [Item.model_validate_json(text) for text in texts]
 
     async def items_within(self, job: str, numbers: range, most_bytes: int = PIECE_BYTES) -> list[Item]:
-        """The first of these items, at least one, until their texts reach `most_bytes`; [] once the job has ended."""
+        """Return the first of these items, at least one, until their texts reach `most_bytes`; [] once the job has
+        ended."""
         found: list[Item] = []
         size, together = 0, ITEMS_FIRST
         while len(found) < len(numbers) and size < most_bytes:
@@ -247,10 +262,10 @@ class JobVerbs(Verbs):
         return found
 
     async def item_count(self, job: str) -> int:
-        """How many items that came with the job the ledger holds."""
+        """Return how many items that came with the job the ledger holds."""
         return int(await self._redis.hlen(self.keys.items(job)))
 
     async def put_items(self, job: str, first: int, items: Sequence[Item]) -> None:
-        """Items of a resumed job come back."""
+        """Store items of a resumed job again."""
         texts = {str(n): item.model_dump_json(exclude_defaults=True) for n, item in enumerate(items, first)}
         await self._redis.hset(self.keys.items(job), mapping=texts)

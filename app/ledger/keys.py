@@ -1,5 +1,5 @@
-"""The ledger's keys. Job ids and incarnations are of closed alphabets, lanes and pages are numbers, so members split on
-'|' safely."""
+"""The ledger's keys. Job ids and incarnations have closed alphabets, and lanes and pages are numbers, so members can
+safely be split on '|'."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _NAME = re.compile(r"([^~]+)~([a-z0-9]+)\.([0-9]+)\.([0-9]+)(?:\.(b?[0-9]+))?")
 
 
 def new_incarnation() -> str:
-    """Tells a job from earlier and later ones of its id: lower-case letters and digits, for it names folders too."""
+    """Return a name that tells a job from earlier and later ones of its id: lower-case letters and digits, because
+    folders are named after it too."""
     return "".join(secrets.choice(_LETTERS) for _ in range(6))
 
 
 class PageRef(NamedTuple):
-    """Names one page of one lane of one incarnation of a job: what is left of an earlier job of the same id, in queues,
-    on disk or in a process, is never of this page."""
+    """Names one page of one lane of one incarnation of a job. What is left of an earlier job of the same id, in queues,
+    on disk or in a process, never belongs to this page."""
 
     job: str
     incarnation: str
@@ -34,23 +35,23 @@ class PageRef(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its chord is called, and its messages' ids begin with; no job's id holds a '~'."""
+        """The name of its chord, with which its messages' ids begin; no job's id holds a '~'."""
         return f"{self.job}~{self.incarnation}.{self.lane}.{self.page}"
 
     @property
     def number(self) -> str:
-        """Its page, as its lane's pages are told apart where the id alone names the job."""
+        """A name that is unique among its lane's pages, of all jobs of this id."""
         return f"{self.incarnation}.{self.page}"
 
     @property
     def place(self) -> str:
-        """How its key ends, after its job's; messages carry it (find_lost.lua)."""
+        """The end of its key, after its job's; messages carry it (find_lost.lua)."""
         return f"{self.incarnation}:{self.lane}:{self.page}"
 
     @classmethod
     def of_name(cls, name: str) -> tuple[Self, str]:
-        """The page whose `name` this is, or whose message's id, and then that one's token, else ''. Raises
-        ValueError."""
+        """Parse the `name` of a page, or the id of one of its messages; return the page, and the message's token or ''.
+        Raises ValueError."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise ValueError(f"{name!r} names no page")
@@ -59,14 +60,14 @@ class PageRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """Parse the text form of a page. Raises ValueError."""
         job, incarnation, lane, page = text.split("|")
         return cls(job, incarnation, int(lane), int(page))
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerKeys:
-    """Where the ledger keeps what."""
+    """The names of the ledger's keys in the store."""
 
     base: Keys
 

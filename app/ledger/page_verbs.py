@@ -1,4 +1,4 @@
-"""The ledger's verbs of pages: open, look for what is lost, gather, close."""
+"""The ledger's verbs for pages: open, find lost messages, gather, close."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dicast.app.ledger.verbs import Verbs, dumps
 
 
 class PageVerbs(Verbs):
-    """A page from before its messages to after its results have left the store."""
+    """The verbs for a page, from before its messages are sent until its results have left the store."""
 
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
         results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0, spared: int = 0,
         marks: Sequence[tuple[int, int]] = (),
     ) -> int:  # fmt: skip
-        """Put a page into the ledger before its messages; units open in the lane then, or -1 if another did. To be
-        repeated with the same `attempt`, a name of its own, until there is an answer.
+        """Put a page into the ledger before its messages; return the units then open in the lane, or -1 if another
+        process opened it.
 
-        `results` are those that units have already, from before the job was resumed, or without being asked; `failed`
-        of them have no score, and of `spared` nobody needs one. `marks` are their places on the job's score board and
-        what stands there, if it has one.
+        The call is to be repeated with the same `attempt`, a unique name, until there is an answer. `results` are those
+        that units have already, from before the job was resumed, or without a call: `failed` of them have no score, and
+        `spared` of them were not needed. `marks` are their indices and marks on the job's scoreboard, if it has one.
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
@@ -65,18 +65,18 @@ class PageVerbs(Verbs):
         )
 
     async def published(self, ref: PageRef) -> None:
-        """All messages of a page have been sent: it does not depend on its planner any more."""
+        """Record that all messages of a page have been sent, so that it no longer depends on its planner."""
         await self._redis.hdel(self.keys.page(ref), "planner")
 
     async def board(self, job: JobRecord, first_item: int, items: int) -> Board:
-        """What stands on a job's score board of some items; nothing for a job that has none (`keeps_board`)."""
+        """Return the part of a job's scoreboard that covers some items; it is empty for a job without one."""
         first, last = job.layout.span(first_item, items)
         text = await self._redis.getrange(self.keys.board(job.id), first, last)
         lowest = [dimension.scale.min for dimension in job.spec.dimensions]
         return Board(job.layout, lowest, first_item, items, text.encode("ascii"))
 
     async def first_pages(self, job: JobRecord) -> list[int]:
-        """The number of each lane's first page since the job was started or resumed."""
+        """Return the number of each lane's first page since the job was started or resumed."""
         found = await self._redis.hmget(self.keys.job(job.id), [f"from:{lane}" for lane in range(len(job.lanes))])
         return [int(number or 0) for number in found]
 
@@ -84,7 +84,7 @@ class PageVerbs(Verbs):
         return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
 
     async def unended(self, job: str) -> list[OpenPage]:
-        """The job's open pages, with the units that have no result."""
+        """Return the job's open pages, with the units that have no result."""
         refs = sorted(
             PageRef(job, incarnation, int(lane), int(page))
             for member in await self._redis.smembers(self.keys.pages(job))
@@ -104,14 +104,15 @@ class PageVerbs(Verbs):
         return pages
 
     async def assignments(self, ref: PageRef) -> dict[MessageId, str]:
-        """The pools that were chosen for messages of a page which nobody has worked on."""
+        """Return the pools chosen for those messages of a page that nobody has worked on."""
         found = await self._redis.hgetall(self.keys.assignments(ref))
         return {MessageId.parse(token): pool for token, pool in found.items()}
 
     async def find_lost(
         self, ref: PageRef, stride: int, *, queue_empty: bool, queues: Sequence[str] = ()
     ) -> int | None:
-        """Of a page that stands still: None if it is whole, else how many lost messages were made due now.
+        """Make the lost messages of a page that stands still due now; return their number, or None if the page is
+        whole.
 
         A unit that was never claimed is lost only if its message is not waiting: `queue_empty` tells, or the store by
         what comes next in `queues`.
@@ -133,7 +134,8 @@ class PageVerbs(Verbs):
         return None if lost < 0 else int(lost)
 
     async def take_page(self, ref: PageRef) -> dict[int, str] | None:
-        """The results of a whole page, by position; {} when it is gathered already, None while units are open."""
+        """Return the results of a complete page, by position; {} if it is gathered already, None while units are
+        open."""
         fields = await self._scripts["take_page"](keys=[self.keys.page(ref)])
         if not fields:
             return None if await self._redis.exists(self.keys.page(ref)) else {}
@@ -142,9 +144,9 @@ class PageVerbs(Verbs):
         return {int(name[2:]): text[text.index("{") :] for name, text in pairs if name.startswith("r:")}
 
     async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
-        """Drop a page whose results lie on disk; returns (finish the job, plan the lane).
+        """Delete a page whose results are on disk; return (finish the job, plan the lane).
 
-        One with open units stays: the store has lost results since the page was taken.
+        A page with open units stays: the store has lost results since the page was taken.
         """
         k = self.keys
         finish, plan = await self._scripts["close_page"](

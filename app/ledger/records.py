@@ -1,4 +1,4 @@
-"""What the ledger's verbs take and answer."""
+"""Arguments and results of the ledger's verbs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dicast.app.ledger.states import JobState
 
 
 class ClaimAnswer(StrEnum):
-    """Answer to a claim."""
+    """The ledger's verdict on a claim."""
 
     RUN = "run"
     DONE = "done"
@@ -33,7 +33,7 @@ class ClaimAnswer(StrEnum):
 
 
 class Written(StrEnum):
-    """Answer to a result."""
+    """The ledger's verdict on a result."""
 
     NEW = "new"
     AGAIN = "again"
@@ -44,7 +44,7 @@ class Written(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One unit's claim: its fence goes with every write. `calls` counts paid calls, this one included;
+    """The claim of one unit; its fence goes with every write. `calls` counts paid calls, this one included;
     `elapsed_ms` is the time since the unit's first claim, `left_ms` that until its deadline, -1 if it has none."""
 
     position: int
@@ -58,11 +58,12 @@ class Claim:
 
 
 NOWHERE = -1
-"""The place of a unit whose job has no score board."""
+"""The place of a unit whose job has no scoreboard."""
 
 
 class UnitResult(NamedTuple):
-    """A unit's end as it goes into the ledger; `place` and `mark` are those on the score board, if its job has one."""
+    """The end of a unit as it is written to the ledger; `place` and `mark` are those on the scoreboard, if its job has
+    one."""
 
     position: int
     fence: int
@@ -73,13 +74,13 @@ class UnitResult(NamedTuple):
 
     @classmethod
     def read(cls, position: int, fence: int, payload: str, scored: int, *board: int) -> Self:
-        """As it was sent, or kept on disk meanwhile; earlier versions kept nothing of a board."""
+        """Read a result as it was sent, or stored on disk meanwhile. Earlier versions stored no place and mark."""
         return cls(position, fence, payload.encode(), bool(scored), *board)
 
 
 class Deferral(NamedTuple):
-    """A unit that is given up for now, with this many attempts and requeues spent; `unpaid` if no call was made,
-    `probe` if it only found out that the pool is still down, and does not count among those that a unit may have."""
+    """A unit that is given up for now, with these attempts and requeues spent. `unpaid` is set if no call was made,
+    `probe` if the call only found that the pool is still down, which does not count against the unit's calls."""
 
     position: int
     fence: int
@@ -104,7 +105,7 @@ class MessageId(NamedTuple):
 
 
 class Due(NamedTuple):
-    """When a message is to be published; one that does not `wait` is on its way already, and this is its safeguard."""
+    """When a message is to be published. One that does not `wait` is on its way already, and this is its safeguard."""
 
     token: MessageId
     delay_ms: int
@@ -114,7 +115,8 @@ class Due(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What follows from a write, the same however often it is repeated: `plan` the lane next, or `gather` the page
-    because no chord will. `news` is False if the ledger knew all of it, and this very command has counted nothing."""
+    because no chord will. `news` is False if the ledger knew all of it, so that this very command has counted nothing.
+    """
 
     left: int
     plan: bool
@@ -136,33 +138,34 @@ class JobRecord:
     incarnation: str
     resumed: int = 0
     traceparent: str = ""
-    """Of its submission, where traces are on."""
+    """The trace context of its submission, where traces are on."""
     keeps_board: bool = False
-    """The ledger keeps its score board: `spec.keeps_board`, found out once and not for every unit."""
+    """Whether the ledger keeps its scoreboard; computed once from `spec`, and not for every unit."""
 
     @property
     def layout(self) -> Layout:
-        """Of its score board."""
+        """The layout of its scoreboard."""
         return Layout(self.spec.rounds, len(self.spec.agents), len(self.spec.dimensions))
 
     @property
     def stages(self) -> list[int]:
-        """Of each agent, as the job was laid out."""
+        """The stage of each agent, as the job was laid out."""
         of_agent = {agent: lane.stage for lane in self.lanes for agent in lane.agents}
         return [of_agent[agent] for agent in sorted(of_agent)]
 
     def place(self, lane: Lane, position: int) -> int:
-        """Where a unit stands on the score board."""
+        """Return the unit's index on the scoreboard."""
         return self.layout.place(lane.unit(position))
 
     @property
     def items(self) -> int:
-        """How many the job has."""
+        """The number of the job's items."""
         return self.units // (len(self.spec.agents) * len(self.spec.dimensions) * self.spec.rounds)
 
 
 class Started(NamedTuple):
-    """A job's state now, and whether this call has started it; `expired`: it was not, for it is too late."""
+    """A job's state now, and whether this call has started it; `expired` is set if it was not, because it is too
+    late."""
 
     state: JobState | None
     started: bool
@@ -170,14 +173,14 @@ class Started(NamedTuple):
 
 
 class FinishFailed(NamedTuple):
-    """What follows when a job could not be finished: whether it is still `finishing`, and is `given_up`."""
+    """What follows when a job could not be finished: whether it is still `finishing`, and whether it is `given_up`."""
 
     finishing: bool
     given_up: bool
 
 
 class JobStanding(NamedTuple):
-    """How far a job is that has begun and not ended, in units."""
+    """The progress of a job that has begun and not ended, in units."""
 
     state: JobState
     total: int
@@ -187,15 +190,16 @@ class JobStanding(NamedTuple):
 
     @classmethod
     def of(cls, state: str | None, *units: str | None) -> JobStanding | None:
-        """From a job's fields in the ledger; None of a job that has not begun, has ended, or is not there."""
+        """Make a standing from a job's fields in the ledger; None for a job that has not begun, has ended, or does not
+        exist."""
         if state not in {JobState.RUNNING, JobState.CANCELLING, JobState.FINISHING}:
             return None
         return cls(JobState(state), *(int(count or 0) for count in units))
 
 
 class Bounded(NamedTuple):
-    """What a running job is bounded by. Instants are ms of the lease clock, `unit_ms` and `pool_down_ms` durations;
-    None where there is no such bound."""
+    """The bounds of a running job. Instants are ms of the lease clock, `unit_ms` and `pool_down_ms` durations; None
+    where there is no such bound."""
 
     now_ms: int
     began_ms: int
@@ -213,8 +217,8 @@ class OpenPage(NamedTuple):
 
 
 class OpenQuestion(NamedTuple):
-    """How far a job with a question is: the `answer` that it has, the calls that it has cost, and how many pairs of
-    items there are if it compares two groups."""
+    """The progress of a job with a question: its answer if it has one, the calls that it has cost, and the number of
+    pairs of items if it compares two groups."""
 
     answer: str | None
     calls: int
@@ -222,7 +226,7 @@ class OpenQuestion(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    """Where planning stands: the cursor is None before the first page and '' at the end."""
+    """The state of a lane's planning: the cursor is None before the first page and '' at the end."""
 
     state: str
     cursor: str | None
@@ -231,7 +235,7 @@ class LaneState(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A job's end: its report, and why it was revoked if it was; or it is `lost`."""
+    """The end of a job: its report, and why it was revoked if it was; or it is `lost`."""
 
     report: Mapping[str, Any] = MappingProxyType({})
     revoked: str = ""
@@ -239,15 +243,15 @@ class Ended(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, str]) -> Ended | None:
-        """From a job's record in the ledger; None of one that has not ended."""
+        """Make an end from a job's record in the ledger; None if it has not ended."""
         if "report" in record:
             return cls(orjson.loads(record["report"]), record.get("revoked", ""))
         return cls(lost=True) if record.get("state") == JobState.LOST else None
 
 
 def stored_spec(text: str) -> EvaluationJob:
-    """A job as the store has it: it was validated when it was submitted, and is read with its types, without the items
-    that came with it, and so without the rule of one item."""
+    """Parse a job from the store. It was validated when it was submitted, and is parsed without the items that came
+    with it, and so without the rule of at least one item."""
     fields = orjson.loads(text)
     inline = isinstance(fields["items"], list)
     checked = EvaluationJob.model_validate(

@@ -1,4 +1,4 @@
-"""States of jobs in the ledger, and what became of a unit that was to be revoked."""
+"""The states of jobs in the ledger, and what became of a unit that was to be revoked."""
 
 from __future__ import annotations
 

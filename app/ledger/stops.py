@@ -1,4 +1,4 @@
-"""Where jobs have stopped asking, and which accounts have no money left: the ledger's part of fail_fast.py."""
+"""Where jobs have stopped making calls, and which accounts have no money left: the ledger's part of fail_fast.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dicast.workers.store.scripts import script_text
 
 RETENTION_S = 7 * 86_400
 EXHAUSTED_S = 86_400
-"""An account that nobody has asked for so long is taken for a full one."""
+"""An account that nobody has called for this long is assumed to have money again."""
 
 
 class StopStore:
-    """For one event loop. Store errors are raised as they come."""
+    """Stores jobs' stops and exhausted accounts, for one event loop. Store errors are raised unchanged."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, LedgerKeys(keys)
@@ -26,11 +26,11 @@ class StopStore:
         self._give_up = client.register_script(script_text(HERE / "give_up.lua"))
 
     async def stops(self, job: JobRecord) -> dict[str, Stop]:
-        """Place -> why the job asks there no more."""
+        """Return, by place, why the job makes no more calls there."""
         return (await self.look(job))[0]
 
     async def look(self, job: JobRecord) -> tuple[dict[str, Stop], set[str]]:
-        """`stops`, and the places that are known to have answered."""
+        """Return `stops`, and the places that are known to have answered."""
         fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job.id, job.incarnation))
         stops = {
             name.removeprefix("stopped:"): Stop.model_validate_json(text)
@@ -42,7 +42,7 @@ class StopStore:
     async def failed(
         self, job: JobRecord, unit: str, item: int, error: str, stop: Stop, *, units: int, items: int
     ) -> bool:
-        """Tell of a unit that ended in `error`; whether it is the one that stops the job at `stop.place`."""
+        """Record a unit that ended in `error`; return whether it is the one that stops the job at `stop.place`."""
         return bool(
             await self._stop_asking(
                 keys=[self._keys.asking(job.id, job.incarnation)],
@@ -51,16 +51,16 @@ class StopStore:
         )
 
     async def give_up(self, job: JobRecord, stop: Stop) -> bool:
-        """The job asks no more at `stop.place`, whatever answers it had; whether this is the stop in force."""
+        """Stop the job's calls at `stop.place`, whatever answers it had; return whether this is the stop in force."""
         keys = [self._keys.asking(job.id, job.incarnation)]
         return bool(await self._give_up(keys=keys, args=[stop.place, stop.model_dump_json(), RETENTION_S]))
 
     async def silence(self, job: str) -> None:
-        """The job makes no call any more: what is published of it passes the gates without a lease."""
+        """Record that the job makes no more calls: its published units pass the gates without a lease."""
         await self._redis.hdel(self._keys.base.job_limits, job)
 
     async def answered(self, job: JobRecord, at: str) -> None:
-        """The job had an answer there: it is never stopped there any more."""
+        """Record that the job had an answer at a place: it is never stopped there any more."""
         pipe = self._redis.pipeline(transaction=False)
         key = self._keys.asking(job.id, job.incarnation)
         pipe.hset(key, f"answered:{at}", 1)
@@ -72,17 +72,17 @@ class StopStore:
         return bool(await self._redis.exists(self._keys.exhausted(pool)))
 
     async def exhaust(self, pool: str, recheck_ms: int) -> None:
-        """The pool's account has no money left: nobody is to look again before `recheck_ms`."""
+        """Record that the pool's account has no money left; nobody is to try it again before `recheck_ms`."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.set(self._keys.exhausted(pool), 1, ex=EXHAUSTED_S)
         pipe.set(self._keys.rechecked(pool), 1, px=recheck_ms)
         await pipe.execute()
 
     async def may_recheck(self, pool: str, recheck_ms: int) -> bool:
-        """Whether the caller is the one who may try the account again now. If the answer is lost, nobody does before
-        the time has come once more."""
+        """Return whether the caller may try the account again now. If the reply is lost, nobody does before the time
+        has come once more."""
         return bool(await self._redis.set(self._keys.rechecked(pool), 1, nx=True, px=recheck_ms))
 
     async def restored(self, pool: str) -> None:
-        """The account has answered."""
+        """Record that the account has answered."""
         await self._redis.delete(self._keys.exhausted(pool))

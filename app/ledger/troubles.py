@@ -1,7 +1,7 @@
-"""What keeps jobs from going on, on record: why, how often it was met, and which pools any living worker knows.
+"""Records what keeps jobs from going on: why, how often it was met, and which pools any living worker knows.
 
-A note ends by itself when the trouble is not met again. Only what was tried at different times counts, so that ten
-lanes that fail at once are one try.
+A note expires when the trouble is not met again. Only tries at different times count, so ten lanes that fail at once
+are one try.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ REMEMBERED_S = 300
 
 
 class Troubles:
-    """For one event loop. Raises redis errors."""
+    """The notes of one event loop. Raises redis errors."""
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, intervals: Intervals = STANDARD) -> None:
         self._redis, self.keys, self._intervals = client, LedgerKeys(keys), intervals
 
     async def note(self, job: str, why: str) -> int:
-        """Put on record what keeps a job from going on; returns how often in a row this very thing was tried."""
+        """Record what keeps a job from going on; return how often in a row this very thing was tried."""
         key, now = self.keys.trouble(job), await self._now_ms()
         before, tries, at = await self._redis.hmget(key, "why", "tries", "at")
         if before != why:
@@ -39,13 +39,13 @@ class Troubles:
 
     # ------------------------------------------------------------------ pools
     async def tell_of_pools(self, pools: Iterable[str]) -> None:
-        """This worker lives, and knows these."""
+        """Announce that a living worker knows these pools."""
         now = await self._now_ms()
         await self._redis.zadd(self.keys.known_pools, dict.fromkeys(pools, now))
 
     async def unseen_ms(self, pools: Iterable[str]) -> int:
-        """For how long no worker has announced any of these. The first to ask for a pool that was never announced
-        begins to count."""
+        """Return for how long no worker has announced any of these pools. For a pool that was never announced, the
+        first call starts the count."""
         now, names = await self._now_ms(), list(pools)
         pipe = self._redis.pipeline(transaction=False)
         pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - self._intervals.pool_seen_ms), nx=True)
@@ -55,14 +55,14 @@ class Troubles:
 
     # ------------------------------------------------------------------ messages that this worker cannot send
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
-        """Messages that were due and could not be published are due again soon, unless they were claimed meanwhile."""
+        """Make messages that were due and could not be published due again soon, unless they were claimed meanwhile."""
         delay_ms = self._intervals.due_again_ms
         due = {f"{ref}|{token}": await self._now_ms() + delay_ms for ref, token in messages}
         if due:
             await self._redis.zadd(self.keys.due, due, xx=True)
 
     async def extent(self, ref: PageRef) -> range:
-        """The positions of a page; empty when it is no more."""
+        """Return the positions of a page; empty if it no longer exists."""
         first, units = await self._redis.hmget(self.keys.page(ref), "first", "units")
         return range(int(first or 0), int(first or 0) + int(units or 0))
 

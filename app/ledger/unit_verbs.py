@@ -1,4 +1,4 @@
-"""The ledger's verbs of units: claim, record, defer, and messages that are due."""
+"""The ledger's verbs for units: claim, record, defer, and due messages."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ from dicast.app.ledger.verbs import Verbs, dumps
 from dicast.workers.store.errors import NotReady
 
 POISON_DEATHS = 3
-"""A unit that was in the hands of so many dead workers is recorded as lost instead of killing another."""
+"""A unit that this many dead workers have held is recorded as lost instead of killing another."""
 DUE_TOGETHER = 500
 
 
 class Unheard(NotReady):
-    """The store does not hear this node, as after a cut: what it claims now others would take from it at once."""
+    """The store does not hear this node, as after a network cut: others would take from it at once what it claims
+    now."""
 
     def __str__(self) -> str:
         return f"the store does not hear {self.args[0]} yet"
 
 
 class UnitVerbs(Verbs):
-    """A unit from its claim to its result, as often as it takes."""
+    """The verbs for a unit from its claim to its result, as often as it takes."""
 
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, attempt: str = "",
         *, again_ms: int | None = None, early: bool = False,
     ) -> tuple[JobState | None, Item | None, list[Claim]]:  # fmt: skip
-        """Claim units of one item for the message `token`; (None, None, []) when the page is no more. To be repeated
-        with the same `attempt` until there is an answer. If others own one of them, the message comes again after
-        `again_ms`, if that is given. `early`: units that wait for their time are claimed, too. Raises `Unheard`."""
+        """Claim units of one item for the message `token`; (None, None, []) if the page no longer exists.
+
+        The call is to be repeated with the same `attempt` until there is an answer. If others own one of the units, the
+        message comes again after `again_ms`, if given. With `early`, units that wait for their time are claimed too.
+        Raises `Unheard`.
+        """
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
             keys=[k.job(ref.job), k.page(ref), self._due, self._clock, k.assignments(ref), self._assigned, self._epoch],
@@ -73,13 +77,14 @@ class UnitVerbs(Verbs):
         )
 
     async def calls_again(self, ref: PageRef, positions: Sequence[int]) -> bool:
-        """Whether any of these units may still be called: neither they nor their job are revoked or cancelled."""
+        """Return whether any of these units may still be called: neither they nor their job are revoked or
+        cancelled."""
         state = await self._redis.hget(self.keys.job(ref.job), "state")
         revoked = await self._redis.hget(self.keys.page(ref), "revoked") or ""
         return bool(state == JobState.RUNNING and any(f",{position}," not in revoked for position in positions))
 
     async def assign(self, ref: PageRef, pools: Mapping[MessageId, str]) -> None:
-        """Count messages for the pools that were chosen for them, until they are claimed."""
+        """Count messages for the pools chosen for them, until they are claimed."""
         k = self.keys
         await self._scripts["assign"](
             keys=[k.page(ref), k.assignments(ref), self._assigned],
@@ -87,7 +92,8 @@ class UnitVerbs(Verbs):
         )
 
     async def record(self, ref: PageRef, counters: Mapping[str, int], results: Sequence[UnitResult]) -> Recorded:
-        """Write results, each at most once; `counters` are added if any of these claims had not told its end before."""
+        """Write results, each at most once; `counters` are added if any of these claims had not reported its end
+        before."""
         k = self.keys
         left, plan, gather, news, *written = await self._scripts["record"](
             keys=[k.job(ref.job), k.page(ref), self._epoch, self._due, self._clock, k.board(ref.job)],
@@ -107,7 +113,7 @@ class UnitVerbs(Verbs):
     async def defer(
         self, ref: PageRef, counters: Mapping[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
     ) -> list[Written]:
-        """Give units up until their messages come (again); `counters` as of `record`."""
+        """Give units up until their messages come (again); `counters` are as in `record`."""
         k = self.keys
         _, *written = await self._scripts["defer"](
             keys=[k.job(ref.job), k.page(ref), self._due, self._clock, self._epoch],
@@ -124,8 +130,8 @@ class UnitVerbs(Verbs):
         return [Written(w) for w in written]
 
     async def take_due(self) -> list[tuple[PageRef, MessageId]]:
-        """Messages to publish now. Each stays due, a minute later, until somebody claims it. After an error, the next
-        call is given what was taken by the one whose answer was lost."""
+        """Return the messages to publish now. Each stays due, a minute later, until somebody claims it. After an error,
+        the next call returns what was taken by the one whose reply was lost."""
         k = self.keys
         if self._taking is None:
             self._taking = next(self._numbers)
@@ -141,13 +147,14 @@ class UnitVerbs(Verbs):
         return taken
 
     async def list_claims(self, ref: PageRef) -> dict[int, int]:
-        """The units of a page that this node has claimed and that have no result: position -> fence of the claim."""
+        """Return the units of a page that this node has claimed and that have no result: position -> fence of the
+        claim."""
         flat = iter(await self._scripts["list_claims"](keys=[self.keys.page(ref)], args=[self._node]))
         return {int(position): int(fence) for position, fence in zip(flat, flat, strict=True)}
 
     async def release_claims(self, ref: PageRef, claims: Mapping[int, int]) -> int:
-        """This node works on these units no more, whatever the store says, and how that ended is lost: they become due.
-        Returns how many; what has a result or a newer claim meanwhile stays as it is."""
+        """Make units due that this node no longer works on, whatever the store says, and whose outcome is lost. Return
+        how many; units with a result or a newer claim stay as they are."""
         k, pairs = self.keys, [number for claim in claims.items() for number in claim]
         keys = [k.page(ref), self._due, self._clock]
         return int(await self._scripts["release_claims"](keys=keys, args=["", f"{ref}|", self._node, *pairs]))

@@ -1,11 +1,11 @@
-"""What all verbs of the ledger stand on. One script a verb.
+"""The common base of the ledger's verbs. Each verb is one script.
 
-Every write names the fence of its claim, and every way to a job's end leads through the same scripts, so that a
-message that comes twice, late or never changes no outcome.
+Every write names the fence of its claim, and every way to a job's end leads through the same scripts, so a message that
+comes twice, late or never changes no outcome.
 
-Every verb may be repeated, for its answer may be lost after it was obeyed: redis-py sends a command again by itself,
-and callers do (`retry_until_available` in app/pipeline/record.py). What would not come out the same twice names its
-attempt.
+Every verb may be repeated, because its reply may be lost after it was executed: redis-py repeats commands by itself,
+and so do callers (`retry_until_available` in app/pipeline/record.py). A verb whose repetition would not give the same
+result takes the name of its attempt.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ class Verbs:
         self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int, calls_max: int,
         intervals: Intervals = STANDARD,
     ) -> None:  # fmt: skip
-        """`claim_ms` is how long a claim may last: longer than the longest call; `calls_max` the calls that may be made
-        for one unit, those whose worker died and those that were refused included."""
+        """Make the verbs of a node.
+
+        `claim_ms` is how long a claim may last: longer than the longest call. `calls_max` is the most calls for one
+        unit, including those whose worker died and those that were refused.
+        """
         self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
         self.intervals = intervals
         self.keys = LedgerKeys(keys)
@@ -48,14 +51,14 @@ class Verbs:
         self._taking: int | None = None
 
     def attempt(self) -> str:
-        """A name for an attempt at a verb, which no other of any process has."""
+        """Return a name for an attempt at a verb, unique among all processes."""
         return f"{self._name}{next(self._numbers):x}"
 
     async def now_ms(self) -> int:
-        """The lease clock as last written: at most a few hundred ms old while anybody works."""
+        """Return the lease clock as last written: at most a few hundred ms old while any node works."""
         return int(await self._redis.hget(self._clock, "now") or 0)
 
 
 def dumps(value: Any) -> bytes:
-    """Named tuples become lists."""
+    """Serialise to JSON, with named tuples as lists."""
     return orjson.dumps(value, default=list)

@@ -1,4 +1,4 @@
-"""What is left to do of the jobs that have not ended: for those who look on, such as metrics and autoscalers."""
+"""The work left of jobs that have not ended, for observers such as metrics and autoscalers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
 
 LOOKED_AT = 500
-"""So many unended jobs are read, those first that wait longest to be looked after; all are counted."""
+"""The most unended jobs that are read, those first that wait longest to be looked after; all are counted."""
 
 
 class LedgerWork(NamedTuple):
-    """Jobs that have not ended or whose end is not announced; of those that run, all units and those that have ended;
-    and the calls that are still to be made or open, also of jobs that have not been started, by the pools that they
-    may go to."""
+    """The number of jobs that have not ended or whose end is not announced; of the running ones, all units and those
+    that have ended; and the calls that are still to be made or open, also of jobs that have not started, by the pools
+    that they may go to."""
 
     unended: int
     units: int
@@ -30,7 +30,7 @@ class LedgerWork(NamedTuple):
 
 
 def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
-    """In two round trips, however many jobs there are. Raises redis errors."""
+    """Return the work of all unended jobs in a few round trips, however many jobs there are. Raises redis errors."""
     k = LedgerKeys(keys)
     pipe = client.pipeline(transaction=False)
     pipe.zcard(k.unfinished)
@@ -69,7 +69,7 @@ def _units_per_item(lane: Mapping[str, Any]) -> int:
 
 
 def _unplanned(lane: Mapping[str, Any], items: int, cursor: str | None) -> int:
-    """Units of a lane that are in no page yet; the cursor is '' at its end."""
+    """Return how many units of a lane are in no page yet; the cursor is '' at its end."""
     if cursor == "":
         return 0
     planned = orjson.loads(cursor)["position"] if cursor else 0

@@ -1,4 +1,4 @@
-"""How far judges agree with people, people with each other, judges among themselves, and a judge with himself.
+"""How far judges agree with people, people with each other, judges among themselves, and a judge with itself.
 
 What a judge can be expected to reach is what a person reaches against the other people. Both are measured the same way,
 over the same pairs, so that they can stand in neighbouring columns:
@@ -34,10 +34,11 @@ NO_LEVELS = Unknown("a scale of fractions has no levels")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Scores against people's. `base_rate` is the share of the commonest score people gave: read kappa beside it.
+    """The agreement of scores with people's. `base_rate` is the share of the commonest score that people gave: read
+    kappa beside it.
 
     `confusion` counts the scores (rows, by level) against single people's (columns); None without levels. `missing` is
-    the share of items that lack a judge's or all people's scores, or, among people, of cells without a rating.
+    the share of items that lack a judge's or all people's scores or, among people, of cells without a rating.
     """
 
     pearson: Result
@@ -53,7 +54,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """How far several raters agree with each other. `missing` is the share of cells without a rating."""
+    """The agreement among several raters. `missing` is the share of cells without a rating."""
 
     alpha: Result
     fleiss: Result
@@ -74,7 +75,7 @@ class _Pairs:
 def judge_with_people(
     judge: Floats, people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator
 ) -> Comparison:
-    """A judge's scores (one an item) against people's (items x people, NaN where missing).
+    """Compare a judge's scores (one per item) with people's (items x people, NaN where missing).
 
     `levels` are the scale's values, ascending; None for a scale of fractions, which has no kappa.
     """
@@ -89,7 +90,8 @@ def judge_with_people(
 def person_with_others(
     people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator, *, person: int | None = None
 ) -> Comparison:
-    """People's scores against the other people's, the ceiling for a judge; or those of one `person` (a column)."""
+    """Compare people's scores with the other people's, which is the ceiling for a judge; or only those of one `person`
+    (a column)."""
     item, who = np.nonzero(~np.isnan(people))
     if person is not None:
         item, who = item[who == person], who[who == person]
@@ -104,7 +106,8 @@ def person_with_others(
 
 
 def among(scores: Floats, level: Level, levels: Floats | None, rng: np.random.Generator) -> Among:
-    """Raters (columns) among themselves: judges, people, or the replicates of one judge (his self-consistency)."""
+    """Return the agreement among raters (columns): judges, people, or the replicates of one judge (its
+    self-consistency)."""
     numeric = level != "nominal"
     return Among(
         alpha=NO_LEVELS if levels is None and level != "interval" else alpha(scores, _or_none(levels), level, rng),
@@ -118,7 +121,7 @@ def among(scores: Floats, level: Level, levels: Floats | None, rng: np.random.Ge
 
 
 def confusion(x: Floats, y: Floats, levels: Floats) -> Ints | None:
-    """How often `x` was each level (rows) where `y` was each level (columns); None if a score is no level."""
+    """Return how often `x` had each level (rows) where `y` had each level (columns); None if a score is no level."""
     both = ~(np.isnan(x) | np.isnan(y))
     cx, cy = codes(x[both], levels), codes(y[both], levels)
     if cx is None or cy is None:
@@ -152,7 +155,7 @@ def _comparison(
 
 
 def _mean_of_others(people: Floats, item: Ints, who: Ints) -> Floats:
-    """For each rating the mean of the item's other ratings; NaN where there is none."""
+    """Return, for each rating, the mean of the item's other ratings; NaN if there is none."""
     others = (~np.isnan(people)).sum(axis=1)[item] - 1
     sums = np.nansum(people, axis=1)[item] - people[item, who]
     means: Floats = np.divide(sums, others, out=np.full(len(item), np.nan), where=others > 0)

@@ -1,7 +1,7 @@
 """Krippendorff's alpha: agreement of any number of raters with any number of missing ratings.
 
-The values are the package krippendorff's. The sums serve the resamples; they follow K. Krippendorff,
-"Computing Krippendorff's Alpha-Reliability" (2011): coincidences within an item, expected ones from all values.
+The values come from the package krippendorff. The sums serve the resamples; they follow K. Krippendorff, "Computing
+Krippendorff's Alpha-Reliability" (2011): coincidences within an item, expected ones from all values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Level = Literal["nominal", "ordinal", "interval"]
 
 
 def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator) -> Result:
-    """Alpha over items (rows) x raters (columns); NaN is a missing rating. Items with one rating say nothing.
+    """Return alpha over items (rows) x raters (columns); NaN is a missing rating. Items with a single rating do not
+    count.
 
     `levels` are the scale's values, ascending: ordinal alpha counts the ratings between two of them, nominal alpha
     whether they differ. Interval alpha needs no levels and takes any numbers.
@@ -61,7 +62,7 @@ def interval_alpha_sums(matrix: Floats) -> Sums:
 
 
 def alpha_sums(counts: Floats, level: Level) -> Sums:
-    """Nominal and ordinal alpha from each item's counts of each level (items x levels)."""
+    """Return nominal or ordinal alpha as sums, from each item's counts of each level (items x levels)."""
     levels = counts.shape[1]
     within = counts[:, :, None] * (counts[:, None, :] - np.eye(levels))
     upper = np.triu_indices(levels)  # coincidences are symmetric, and their rows sum to the margins
@@ -81,7 +82,7 @@ def alpha_sums(counts: Floats, level: Level) -> Sums:
 
 
 def _distances(margins: Floats, level: Level) -> Floats:
-    """Squared distances between levels in each resample (resamples x levels x levels)."""
+    """Return the squared distances between levels in each resample (resamples x levels x levels)."""
     resamples, levels = margins.shape
     if level == "nominal":
         return np.broadcast_to(1 - np.eye(levels), (resamples, levels, levels))

@@ -1,4 +1,4 @@
-"""Names for the arrays that go round here."""
+"""Type aliases for numpy arrays."""
 
 from __future__ import annotations
 

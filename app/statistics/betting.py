@@ -1,13 +1,13 @@
 """Confidence sequences for the mean of bounded scores: intervals that hold however often one looks.
 
 The capital process of I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", Journal
-of the Royal Statistical Society B 86 (2024), 1-27: for a supposed mean m somebody bets on each next score at odds that
+of the Royal Statistical Society B 86 (2024), 1-27: for a supposed mean m a gambler bets on each next score at odds that
 are fair if m is right, and never goes into debt. If m is right, the capital reaches 1/a with probability a at most,
-whenever one looks; an m against which it was reached is out. Here the capital is spread over several fixed fractions
-of what may be staked, half of the error is for bets on more than m and half for bets on less.
+whenever one looks; an m against which it was reached is excluded. Here the capital is spread over several fixed
+fractions of what may be staked; half of the error is for bets on more than m and half for bets on less.
 
 Items drawn at random without replacement from `population` ones (their section 5) narrow it further: the odds follow
-from what is left. Their random order is the one condition.
+from the items that remain. Their random order is the only condition.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from dicast.app.statistics.estimates import CONFIDENCE
 FRACTIONS = np.linspace(0.2, 0.99, 10) ** 2
 NEARLY = 1e-12
 TOGETHER = 16_384
-"""So many scores are bet on at once: each takes some 500 bytes meanwhile."""
+"""The number of scores that are bet on at once: each takes some 500 bytes meanwhile."""
 HALVINGS = 30
 
 
 class Capital:
-    """What bets against the mean `supposed` have earned, on scores between 0 and 1, `population` of them or no end.
+    """The capital won by bets against the mean `supposed`, on scores between 0 and 1, from a population of this size or
+    an infinite one.
 
     `above` and `below` are the largest logarithms so far of the capital that bet on a mean above and below it.
     """
@@ -41,7 +42,7 @@ class Capital:
         self._stakes = np.zeros((2, len(FRACTIONS)))
 
     def feed(self, scores: Floats) -> None:
-        """Bet on the next scores, in their order. ValueError beyond the population."""
+        """Bet on the next scores, in order. Raises ValueError beyond the population."""
         for first in range(0, len(scores), TOGETHER):
             self._feed(scores[first : first + TOGETHER])
 
@@ -64,7 +65,7 @@ class Capital:
             self.below = np.inf if rest > self.population - self._seen + NEARLY * self.population else self.below
 
     def _fair(self, scores: Floats) -> Floats:
-        """The mean of what is left before each score, if the supposed mean is right."""
+        """Return the mean of the remaining scores before each score, if the supposed mean is right."""
         if self.population is None:
             return np.full(len(scores), self.supposed)
         left = self.population - self._seen - np.arange(len(scores))
@@ -75,21 +76,21 @@ class Capital:
 
 
 def _log_mean(logs: Floats) -> Floats:
-    """The logarithm of the mean over the second axis, without overflow."""
+    """Return the logarithm of the mean over the second axis, without overflow."""
     largest = logs.max(axis=1)
     return np.asarray(largest + np.log(np.exp(logs - largest[:, None]).mean(axis=1)))
 
 
 def needed(confidence: float = CONFIDENCE) -> float:
-    """The logarithm of the capital that rules a supposed mean out, on one side."""
+    """Return the logarithm of the capital that excludes a supposed mean, on one side."""
     return float(np.log(2 / (1 - confidence)))
 
 
 def sequence(scores: Floats, population: int | None = None, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of the mean after these scores between 0 and 1, in the order they were drawn.
+    """Return the interval of the mean after these scores between 0 and 1, in the order they were drawn.
 
-    It is the intersection of those after fewer of them. It may be empty (its ends crossed) where chance was against it,
-    which at all times together is as likely as it is to be wrong.
+    It is the intersection of the intervals after fewer of them. It may be empty (its ends crossed) by bad luck, which
+    is as likely, over all times together, as that it is wrong.
     """
     enough = needed(confidence)
 
@@ -105,7 +106,7 @@ def sequence(scores: Floats, population: int | None = None, confidence: float = 
 
 
 def _first(possible: Callable[[float], bool]) -> float:
-    """The lowest value in [0, 1] that is possible, to the low side of it; what is above a possible one is possible."""
+    """Return the lowest possible value in [0, 1], rounded down; every value above a possible one must be possible."""
     if possible(0.0):
         return 0.0
     out, within = 0.0, 1.0

@@ -1,7 +1,7 @@
-"""Judges' scores mapped to people's.
+"""Maps judges' scores to people's.
 
-A calibration is learned on rated items and judged by cross-fitting: every item's calibrated score comes from the other
-items. How maps are kept, and what they hold for, is in app/domain/calibration.py.
+A calibration is learned on rated items and evaluated by cross-fitting: every item's calibrated score comes from the
+other items. app/domain/calibration.py stores maps together with what they apply to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HALVES = 2
 
 @dataclass(frozen=True, slots=True)
 class ScoreMap:
-    """A map from a judge's scores to people's: straight lines between the points (x ascending), level beyond them."""
+    """A piecewise linear map from a judge's scores to people's (x ascending), constant beyond the outermost points."""
 
     method: Method
     x: tuple[float, ...]
@@ -30,13 +30,13 @@ class ScoreMap:
     items: int
 
     def apply(self, scores: Floats) -> Floats:
-        """The calibrated scores; NaN stays NaN."""
+        """Return the calibrated scores; NaN stays NaN."""
         return np.asarray(np.interp(scores, self.x, self.y))
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What calibrating is worth on items that the map was not learned on: the root of the mean squared error against
+    """The benefit of calibrating, on items that the map was not learned on: the root of the mean squared error against
     people before (`raw`) and after (`calibrated`), and by how much the mean squared error falls (`fall`)."""
 
     raw: float
@@ -45,10 +45,10 @@ class Gain:
 
 
 def learn(judge: Floats, people: Floats, method: Method) -> ScoreMap | Unknown:
-    """The map that fits best, over the items with both scores.
+    """Return the map that fits best, over the items with both scores.
 
-    "isotonic" is the best map that never falls; "ordinal" gives each of the judge's scores people's mean there, and
-    may fall; "linear" is the least-squares line, over the range that was seen.
+    "isotonic" is the best map that never falls; "ordinal" maps each of the judge's scores to people's mean there, and
+    may fall; "linear" is the least-squares line, over the observed range.
     """
     both = ~(np.isnan(judge) | np.isnan(people))
     x, y = judge[both], people[both]
@@ -73,7 +73,7 @@ def learn(judge: Floats, people: Floats, method: Method) -> ScoreMap | Unknown:
 def cross_fitted(
     judge: Floats, people: Floats, method: Method, rng: np.random.Generator, *, folds: int = 5
 ) -> Floats | Unknown:
-    """Each item's score from a calibration that was learned without it; unrated items get that of all rated ones."""
+    """Return each item's score from a calibration learned without it; unrated items get that of all rated ones."""
     whole = learn(judge, people, method)
     if isinstance(whole, Unknown):
         return whole
@@ -90,7 +90,8 @@ def cross_fitted(
 
 
 def gain(judge: Floats, people: Floats, method: Method, rng: np.random.Generator) -> Gain | Unknown:
-    """What calibrating is worth, by cross-fitting on two halves: each rated item by the map of the other half."""
+    """Return the benefit of calibrating, by cross-fitting on two halves: each rated item by the map of the other
+    half."""
     mended = cross_fitted(judge, people, method, rng, folds=HALVES)
     if isinstance(mended, Unknown):
         return mended

@@ -1,7 +1,7 @@
-"""Several judges' opinions of one item made into one score.
+"""Combines several judges' opinions of one item into one score.
 
-All functions take items (rows) x judges (columns), NaN where an opinion is missing, and give one number an item, NaN
-where there is no opinion at all.
+All functions take items (rows) x judges (columns), NaN where an opinion is missing, and return one number per item, NaN
+without any opinion.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ def combine_mean(scores: Floats) -> Floats:
 
 
 def combine_median(scores: Floats) -> Floats:
-    """The middle score; of an even number the mean of the two in the middle."""
+    """Return the middle score; of an even number the mean of the two in the middle."""
     return _each_row(scores, np.nanmedian)
 
 
 def combine_trimmed(scores: Floats, share: float = TRIMMED_SHARE) -> Floats:
-    """The mean without the lowest and highest `share` of an item's scores each, but at least one each of three or more.
+    """Return the mean without the lowest and highest `share` of an item's scores each, but at least one each of three
+    or more.
 
     With one or two scores it is their mean.
     """
@@ -42,7 +43,7 @@ def combine_trimmed(scores: Floats, share: float = TRIMMED_SHARE) -> Floats:
 
 
 def combine_majority(scores: Floats) -> Floats:
-    """The commonest score; of several as common ones the middle one, the lower of two in the middle."""
+    """Return the commonest score; of several equally common ones the middle one, the lower of two in the middle."""
 
     def most(row: Floats) -> float:
         levels, counts = np.unique(row[~np.isnan(row)], return_counts=True)
@@ -53,12 +54,13 @@ def combine_majority(scores: Floats) -> Floats:
 
 
 def combine_worst(scores: Floats) -> Floats:
-    """The lowest score: one judge who saw a fault is enough."""
+    """Return the lowest score: one judge that finds a fault is enough."""
     return _each_row(scores, np.nanmin)
 
 
 def weighted_mean(scores: Floats, weights: Floats) -> Floats:
-    """The mean with a weight a judge (0 or more, not all 0); a missing opinion's weight goes to the others."""
+    """Return the mean with one weight per judge (0 or more, not all 0); a missing opinion's weight goes to the
+    others."""
     if len(weights) != scores.shape[1] or not (np.isfinite(weights) & (weights >= 0)).all() or weights.sum() == 0:
         raise ValueError("weights are finite numbers, 0 or more, one a judge, and not all 0")
     given = ~np.isnan(scores)
@@ -68,10 +70,10 @@ def weighted_mean(scores: Floats, weights: Floats) -> Floats:
 
 
 def learned_weights(scores: Floats, people: Floats) -> Floats:
-    """Weights, 0 or more with sum 1, for which the mean of the judges' deviations best follows people's.
+    """Return weights, 0 or more with sum 1, for which the mean of the judges' deviations best follows people's.
 
-    Non-negative least squares on what is above or below each judge's own mean, so that a judge's bias costs him
-    nothing here. Rests on items with all opinions and a rating; equal weights where they teach nothing. Use them on
+    They come from non-negative least squares on the deviations from each judge's own mean, so a judge's bias has no
+    effect here. They rest on items with all opinions and a rating; they are equal if these teach nothing. Use them on
     other items than those they were learned on.
     """
     judges = scores.shape[1]
@@ -106,4 +108,4 @@ COMBINATIONS: dict[str, Callable[[Floats], Floats]] = {
     "majority": combine_majority,
     "worst": combine_worst,
 }
-"""What needs no parameters, by name."""
+"""The combinations without parameters, by name."""

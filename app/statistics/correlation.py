@@ -1,6 +1,6 @@
 """Pearson, Spearman and Kendall (tau-b) between two scores of the same items, with bootstrap intervals.
 
-The values are scipy's; the sums below serve the resamples alone.
+The values come from scipy; the sums below serve only the resamples.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST_LEVELS = 30
 
 
 def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *, item: Ints | None = None) -> Result:
-    """The correlation of pairs of scores; pairs where either is NaN are left out.
+    """Return the correlation of pairs of scores; pairs where either is NaN are left out.
 
-    `item` gives the item of each pair, where several pairs belong to one: they are drawn together.
+    `item` gives the item of each pair, if several pairs belong to one: they are drawn together.
     """
     both = ~(np.isnan(x) | np.isnan(y))
     item = np.arange(len(x)) if item is None else item
@@ -53,7 +53,7 @@ def pearson_sums(x: Floats, y: Floats) -> Sums:
 
 
 def spearman_sums(x: Floats, y: Floats) -> Sums:
-    """Pearson of the midranks, which follow from how often each pair of scores was drawn."""
+    """Return Pearson's correlation of the midranks, which follow from how often each pair of scores was drawn."""
     member, xs, ys = _cells(x, y)
     ranks_x, ranks_y = _midranks(xs), _midranks(ys)
 
@@ -68,7 +68,7 @@ def spearman_sums(x: Floats, y: Floats) -> Sums:
 
 
 def kendall_sums(x: Floats, y: Floats) -> Sums:
-    """tau-b as a quadratic form in how often each pair of scores was drawn."""
+    """Return tau-b as a quadratic form in how often each pair of scores was drawn."""
     member, xs, ys = _cells(x, y)
     sign_x, sign_y = np.sign(np.subtract.outer(xs, xs)), np.sign(np.subtract.outer(ys, ys))
     forms = sign_x * sign_y, np.abs(sign_x), np.abs(sign_y)
@@ -82,7 +82,8 @@ def kendall_sums(x: Floats, y: Floats) -> Sums:
 
 
 def _cells(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-    """The distinct pairs of scores, and to which of them each pair belongs (0 or 1)."""
+    """Return the membership of each pair in the distinct pairs of scores (0 or 1), and the two scores of each distinct
+    pair."""
     distinct, codes = np.unique(np.stack([_coarse(x), _coarse(y)], axis=1), axis=0, return_inverse=True)
     member = np.zeros((len(x), len(distinct)))
     member[np.arange(len(x)), codes.ravel()] = 1
@@ -90,7 +91,8 @@ def _cells(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _coarse(x: Floats) -> Floats:
-    """The scores, or for many levels their ranks in `MOST_LEVELS` steps: enough for the spread of a rank statistic."""
+    """Return the scores, or for many levels their ranks in `MOST_LEVELS` steps, which suffice for the spread of a rank
+    statistic."""
     levels, codes = np.unique(x, return_inverse=True)
     if len(levels) <= MOST_LEVELS:
         return x

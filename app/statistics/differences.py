@@ -27,9 +27,9 @@ class Differences:
 
 
 def differences(x: Floats, y: Floats, rng: np.random.Generator, *, item: Ints | None = None) -> Differences:
-    """Bias and limits of agreement of `x` against `y`; pairs where either is NaN are left out.
+    """Return bias and limits of agreement of `x` against `y`; pairs where either is NaN are left out.
 
-    `item` gives the item of each pair, where several pairs belong to one: they are drawn together.
+    `item` gives the item of each pair, if several pairs belong to one: they are drawn together.
     """
     both = ~(np.isnan(x) | np.isnan(y))
     apart = (x - y)[both]
@@ -47,7 +47,7 @@ def differences(x: Floats, y: Floats, rng: np.random.Generator, *, item: Ints | 
 
 
 def limit_sums(apart: Floats, places: float) -> Sums:
-    """The mean of the differences and `places` standard deviations."""
+    """Return the mean of the differences plus `places` standard deviations."""
     middle = apart.mean()
 
     def of(sums: Floats) -> Floats:

@@ -1,9 +1,9 @@
-"""Can the next judge still change the outcome? If not, he need not be asked.
+"""Decides whether the next judge can still change the outcome; if not, it need not be called.
 
-For votes, labels and thresholds the answer is exact: the outcome is the full panel's, whatever the judges left out
-would have said. For means it is a choice, on how far the first judges lie apart or on how uncertain they are: a small
-disagreement says little about the error of their mean. `replay` tells what a rule would have called, `trade` what that
-would have cost and gained, both from a full panel's opinions.
+For votes, labels and thresholds the answer is exact: the outcome is the full panel's, whatever the skipped judges would
+have said. For means it is a trade-off, based on how far the first judges lie apart or on how uncertain they are: a
+small disagreement says little about the error of their mean. `replay` computes what a rule would have called, `trade`
+what that would have cost and gained, both from a full panel's opinions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.means import mean
 
 NEARLY = 1e-9
-"""What an uncertainty may miss its bound by, for a computer's fractions are not exact."""
+"""The tolerance by which an uncertainty may miss its bound, because floating-point sums are inexact."""
 Settled = Callable[[Sequence[float], int], bool]
-"""From the scores so far and how many judges are left to whether the outcome is settled."""
+"""A function from the scores so far and the number of remaining judges to whether the outcome is settled."""
 
 
 def majority_settled(scores: Sequence[float], left: int) -> bool:
-    """Whether the commonest score stays the only commonest one, whatever the `left` judges say."""
+    """Return whether the commonest score stays the only commonest one, whatever the remaining judges say."""
     if not scores:
         return left == 0
     counts = sorted((np.unique(np.asarray(scores), return_counts=True)[1]).tolist(), reverse=True)
@@ -34,37 +34,39 @@ def majority_settled(scores: Sequence[float], left: int) -> bool:
 
 
 def votes_settled(scores: Sequence[float], left: int, *, passing: float, needed: int) -> bool:
-    """Whether it is certain that `needed` judges give `passing` or more, or that they do not."""
+    """Return whether it is certain that `needed` judges give `passing` or more, or that they do not."""
     passed = sum(score >= passing for score in scores)
     return passed >= needed or passed + left < needed
 
 
 def mean_settled(scores: Sequence[float], left: int, *, threshold: float, low: float, high: float) -> bool:
-    """Whether the full panel's mean is certain to reach `threshold`, or not to, on a scale from `low` to `high`."""
+    """Return whether the full panel's mean is certain to reach `threshold`, or not to, on a scale from `low` to
+    `high`."""
     panel, total = len(scores) + left, sum(scores)
     margin = 1e-9 * (high - low) * panel
     return total + left * low >= threshold * panel - margin or total + left * high < threshold * panel - margin
 
 
 def median_settled(scores: Sequence[float], left: int, *, threshold: float, low: float, high: float) -> bool:
-    """Whether the full panel's median is certain to reach `threshold`, or not to."""
+    """Return whether the full panel's median is certain to reach `threshold`, or not to."""
     at_worst, at_best = ([*scores, *[end] * left] for end in (low, high))
     return float(np.median(at_worst)) >= threshold or float(np.median(at_best)) < threshold
 
 
 def worst_settled(scores: Sequence[float], left: int, *, low: float) -> bool:
-    """Whether the lowest score is certain: somebody gave the lowest there is."""
+    """Return whether the lowest score is certain: some judge gave the lowest there is."""
     return left == 0 or (bool(scores) and min(scores) <= low)
 
 
 def agrees(scores: Sequence[float], left: int, *, within: float, first: int = 2) -> bool:
-    """For means: whether the first judges' scores lie within `within` of each other. Not lossless."""
+    """Return whether the first judges' scores lie at most `within` apart, which is for means. It is not lossless."""
     return left == 0 or (len(scores) >= first and max(scores) - min(scores) <= within)
 
 
 def standard_errors(answers: Floats) -> Floats:
-    """Of each judge's score of each item (items x judges), from how far its answers lie apart (items x judges x
-    replicates, NaN where missing). Infinite of fewer than two, which do not show it."""
+    """Return the standard error of each judge's score of each item (items x judges), from the spread of its answers
+    (items x judges x replicates, NaN where missing). It is infinite for fewer than two answers, which show no spread.
+    """
     counts = (~np.isnan(answers)).sum(axis=-1)
     apart = answers - (np.nansum(answers, axis=-1) / counts.clip(1))[..., None]
     variance = np.nansum(apart**2, axis=-1) / (counts - 1).clip(1)
@@ -74,10 +76,11 @@ def standard_errors(answers: Floats) -> Floats:
 def certain(
     uncertainties: Sequence[float], left: int, *, within: float, weights: Sequence[float] | None = None
 ) -> bool:
-    """For means: whether the standard error of the mean so far, from each judge's own uncertainty, is at most `within`.
+    """Return whether the standard error of the mean so far, from each judge's own uncertainty, is at most `within`,
+    which is for means.
 
-    `uncertainties` are the standard errors of the asked judges' scores, as from replicates (`standard_errors`); of a
-    weighted mean `weights` are theirs. Not lossless: what judges have in common none of them is uncertain about.
+    `uncertainties` are the standard errors of the called judges' scores, as from replicates (`standard_errors`); for a
+    weighted mean `weights` are theirs. It is not lossless: it misses errors that the judges have in common.
     """
     if left == 0:
         return True
@@ -91,7 +94,7 @@ def certain(
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What an escalating panel would have called, and what it would have missed, on a full panel's opinions.
+    """What an escalating panel would have called, and the scores it would have had, on a full panel's opinions.
 
     `calls` is how many judges each item would have needed, `shorter` the scores of those alone (NaN for the others).
     """
@@ -106,7 +109,8 @@ class Replay:
 
 
 def replay(scores: Floats, settled: Settled) -> Replay:
-    """The escalating panel on items x judges, asked in the order of the columns. NaN is asked for and gives nothing."""
+    """Replay the escalating panel on items x judges, called in the order of the columns. NaN is a call without a
+    score."""
     judges = scores.shape[1]
 
     def enough(item: int, asked: int) -> bool:
@@ -117,7 +121,7 @@ def replay(scores: Floats, settled: Settled) -> Replay:
 
 
 def replay_uncertain(answers: Floats, *, within: float, weights: Sequence[float] | None = None) -> Replay:
-    """The panel that asks the next judge unless it is `certain`, on items x judges x replicates."""
+    """Replay the panel that calls the next judge unless it is `certain`, on items x judges x replicates."""
     items, judges, replicates = answers.shape
     errors = standard_errors(answers).tolist()
 
@@ -128,7 +132,7 @@ def replay_uncertain(answers: Floats, *, within: float, weights: Sequence[float]
 
 
 def _replayed(scores: Floats, enough: Callable[[int, int], bool]) -> Replay:
-    """`enough` tells of an item whether the first so many judges suffice."""
+    """Replay a panel; `enough` tells for an item whether the first so many judges suffice."""
     items, judges = scores.shape
     calls = np.full(items, judges, dtype=np.int64)
     for item in range(items):
@@ -138,11 +142,11 @@ def _replayed(scores: Floats, enough: Callable[[int, int], bool]) -> Replay:
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """What an escalating panel saves and loses, on the items people rated.
+    """The savings and losses of an escalating panel, on the items that people rated.
 
-    `later_calls` is the share of the later judges' calls that were made, `gain` the share of what the later judges
-    lower the squared error by that was kept (Unknown where they lower it by nothing that can be told from 0).
-    `worse` is by how much the squared error is above the full panel's.
+    `later_calls` is the share of the later judges' calls that were made, `gain` the share that was kept of the
+    reduction in squared error by the later judges (Unknown if that reduction cannot be told from 0). `worse` is by how
+    much the squared error exceeds the full panel's.
     """
 
     later_calls: float
@@ -151,7 +155,8 @@ class Trade:
 
 
 def trade(scores: Floats, people: Floats, replayed: Replay, *, first: int = 2) -> Trade:
-    """The trade of a replayed panel whose score is its judges' mean, beside the `first` judges' alone and the full."""
+    """Return the trade of a replayed panel whose score is its judges' mean, compared with the `first` judges alone and
+    the full panel."""
     usable = ~(np.isnan(people) | np.isnan(scores).any(axis=1))
     scores, people = scores[usable], people[usable]
     short = combine_mean(replayed.shorter[usable])

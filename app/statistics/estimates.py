@@ -1,4 +1,4 @@
-"""The two answers a statistic may give: a value with its interval, or the reason why it cannot be said."""
+"""The two results of a statistic: a value with its interval, or the reason why it cannot be given."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Estimate:
         return self.high - self.low
 
     def holds(self, truth: float) -> bool:
-        """Whether the interval holds `truth`, its ends included."""
+        """Return whether the interval contains `truth`, its ends included."""
         return self.low <= truth <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It cannot be said. `reason` continues the sentence "cannot be said, because ..."."""
+    """A value that cannot be given. `reason` continues the sentence "cannot be said, because ..."."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""Systems, models, languages: means of groups, their differences and their ranks.
+"""Means of groups such as systems, models or languages, their differences and their ranks.
 
 Scores of one item (by several judges, or of several systems) belong to one cluster: every interval here is clustered by
-item. An item that several groups share makes their difference a paired one by itself, as its cluster counts for both.
+item. An item that several groups share makes their difference a paired one, because its cluster counts for both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DRAWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of `first` less that of `second`; `p` is corrected for all pairs by Holm, None where it is unknown.
+    """The mean of `first` less that of `second`; `p` is corrected for all pairs by Holm, None if it is unknown.
 
     The interval is that of this pair alone.
     """
@@ -35,9 +35,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Names, the mean of each, all pairs' differences, and how likely each group (row) has each rank (column).
+    """Names, the mean of each, all pairs' differences, and the probability that each group (row) has each rank
+    (column).
 
-    Rank 1 is the highest mean. The rows and columns of `ranks` sum to 1; it is None where a mean is unknown.
+    Rank 1 is the highest mean. The rows and columns of `ranks` sum to 1; it is None if a mean is unknown.
     """
 
     names: tuple[str, ...]
@@ -54,9 +55,9 @@ def compare_groups(
     *,
     bounds: tuple[float, float] | None = None,
 ) -> Groups:
-    """The groups of these scores (one score, group and item a row; a NaN score is left out), by name.
+    """Compare the groups of these scores (one score, group and item per row; NaN scores are left out), by name.
 
-    `bounds` are the scale's ends: with them the means' intervals are better near one (`means.mean`).
+    `bounds` are the scale's ends: with them the means' intervals are better near an end (`means.mean`).
     """
     given = ~np.isnan(scores)
     names, group = np.unique(np.asarray(groups)[given].astype(str), return_inverse=True)
@@ -87,15 +88,19 @@ def compare_groups(
 
 
 def rank_probabilities(values: Floats, covariance: Floats, rng: np.random.Generator) -> Floats:
-    """How likely each value (row) has each rank (column; 1st is the highest), if they err normally."""
+    """Return the probability that each value (row) has each rank (column; 1st is the highest), if their errors are
+    normal."""
     drawn = rng.multivariate_normal(values, covariance, DRAWS, method="eigh")
     places = (-drawn).argsort(axis=1).argsort(axis=1)
     return np.stack([(places == rank).mean(axis=0) for rank in range(len(values))], axis=1)
 
 
 def holm(p: Floats) -> Floats:
-    """p-values corrected for their number by the step-down method of S. Holm (Scandinavian Journal of Statistics 6,
-    1979, 65-70). The one of statsmodels collects all garbage at every call, which takes a hundred times as long."""
+    """Return p-values corrected for their number by the step-down method of S. Holm (Scandinavian Journal of Statistics
+    6, 1979, 65-70).
+
+    The function of statsmodels collects all garbage at every call, which takes a hundred times as long.
+    """
     order = np.argsort(p)
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1.0)
     corrected = np.empty(len(p))
@@ -124,7 +129,8 @@ def _differences(names: tuple[str, ...], values: Floats, influence: Floats, piec
 
 
 def _degrees(a: Floats, b: Floats, items_a: int, items_b: int) -> float:
-    """Of the difference: the items less one where both groups share them all, Welch's where they share none."""
+    """Return the difference's degrees of freedom: the items less one if both groups share them, Welch's if they share
+    none."""
     if items_a < FEWEST or items_b < FEWEST:
         return 1.0
     var_a, var_b = float((a**2).sum()), float((b**2).sum())

@@ -14,7 +14,7 @@ from dicast.app.statistics.resampling import Sums, interval, rows
 
 
 def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> Result:
-    """ICC(2,1), or with `of_mean` ICC(2,k), over the items (rows) that all raters (columns) scored."""
+    """Return ICC(2,1), or with `of_mean` ICC(2,k), over the items (rows) that all raters (columns) scored."""
     raters = matrix.shape[1]
     whole = matrix[~np.isnan(matrix).any(axis=1)]
     if raters < 2:

@@ -3,8 +3,8 @@
 k judges whose errors correlate by r on average have, in their mean, the error of k / (1 + (k - 1) r) independent ones
 (the design effect of L. Kish, "Survey Sampling" (1965), section 5.4, for judges in place of a cluster's members).
 
-A judge's error is his score less the people's mean. That mean errs too, which all judges' errors share and which would
-count as their correlation: its variance, estimated from how people differ within an item, is taken out.
+A judge's error is its score less the people's mean. That mean errs too, in an error that all judges share and that
+would count as their correlation: its variance, estimated from how people differ within an item, is subtracted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LEAST = 1e-3
 
 
 def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False) -> Result:
-    """The mean correlation of two judges' errors (items x judges, items x people; NaN where missing).
+    """Return the mean correlation of two judges' errors (items x judges, items x people; NaN where missing).
 
-    It rests on the items all judges scored and two people or more rated; with `exact` people's mean is taken for the
-    truth, and one rating is enough.
+    It rests on the items that all judges scored and two people or more rated; with `exact` people's mean is taken for
+    the truth, and one rating is enough.
     """
     if judges.shape[1] < 2:
         return Unknown("there is only one judge")
@@ -40,7 +40,7 @@ def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, 
 
 
 def effective_judges(judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False) -> Result:
-    """The number of independent judges whose mean errs as much as this panel's; see `error_correlation`."""
+    """Return the number of independent judges whose mean errs as much as this panel's; see `error_correlation`."""
     shared = error_correlation(judges, people, rng, exact=exact)
     if isinstance(shared, Unknown):
         return shared

@@ -1,7 +1,7 @@
-"""Cohen's weighted kappa of two, Fleiss' kappa of many, each with the base rate beside it.
+"""Cohen's weighted kappa of two raters, and Fleiss' kappa of many, each with the base rate beside it.
 
 Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
-share of the commonest level. The values are scikit-learn's and statsmodels'; the sums serve the resamples.
+share of the commonest level. The values come from scikit-learn and statsmodels; the sums serve the resamples.
 """
 # ruff: noqa: PLC0415  (these libraries take a second of CPU time to load)
 
@@ -21,10 +21,11 @@ Weighting = Literal["none", "linear", "quadratic"]
 def cohen(
     x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator, *, item: Ints | None = None
 ) -> Result:
-    """Cohen's kappa of pairs of scores; a disagreement counts by its distance in places among `levels` (ascending).
+    """Return Cohen's kappa of pairs of scores; a disagreement counts by its distance in places among `levels`
+    (ascending).
 
     `linear` and `quadratic` are for levels with an order, `none` for labels. Pairs where either is NaN are left out.
-    `item` gives the item of each pair, where several pairs belong to one.
+    `item` gives the item of each pair, if several pairs belong to one.
     """
     both = ~(np.isnan(x) | np.isnan(y))
     item = np.arange(len(x)) if item is None else item
@@ -46,7 +47,7 @@ def cohen(
 
 
 def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
-    """Fleiss' kappa over the items (rows) that all raters (columns) scored; the levels have no order."""
+    """Return Fleiss' kappa over the items (rows) that all raters (columns) scored; the levels have no order."""
     whole = matrix[~np.isnan(matrix).any(axis=1)]
     if matrix.shape[1] < 2:
         return Unknown("there is only one rater")
@@ -66,19 +67,19 @@ def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
 
 
 def base_rate(scores: Floats) -> float:
-    """The share of the commonest score among all that were given; NaN where none was."""
+    """Return the share of the commonest score among all scores; NaN without any."""
     given = scores[~np.isnan(scores)]
     return float(np.unique(given, return_counts=True)[1].max() / given.size) if given.size else float("nan")
 
 
 def codes(scores: Floats, levels: Floats) -> Ints | None:
-    """Each score's place among `levels`; None where one of them is no level."""
+    """Return each score's place among `levels`; None if one of them is no level."""
     places = np.searchsorted(levels, scores).clip(0, len(levels) - 1)
     return places.astype(np.int64) if np.array_equal(levels[places], scores) else None
 
 
 def penalties(levels: int, weighting: Weighting) -> Floats:
-    """What a disagreement between two levels counts (levels x levels); nothing on the diagonal."""
+    """Return the penalty of a disagreement between two levels (levels x levels); 0 on the diagonal."""
     apart = np.abs(np.subtract.outer(np.arange(levels), np.arange(levels))).astype(np.float64)
     return {"none": (apart > 0).astype(np.float64), "linear": apart, "quadratic": apart**2}[weighting]
 
@@ -97,7 +98,7 @@ def cohen_sums(x: Ints, y: Ints, penalty: Floats) -> Sums:
 
 
 def fleiss_sums(counts: Floats) -> Sums:
-    """From how many raters gave an item each level (items x levels)."""
+    """Return Fleiss' kappa as sums, from how many raters gave an item each level (items x levels)."""
     raters = counts[0].sum()
     agreeing = (counts * (counts - 1)).sum(axis=1) / (raters * (raters - 1))
 

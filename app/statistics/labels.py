@@ -1,9 +1,9 @@
-"""Labels from several judges of unlike skill, after A. P. Dawid and A. M. Skene, "Maximum likelihood estimation of
+"""Labels from several judges of different skill, after A. P. Dawid and A. M. Skene, "Maximum likelihood estimation of
 observer error-rates using the EM algorithm", Journal of the Royal Statistical Society C 28 (1979), 20-28.
 
-Each judge has a table of errors: how often he says b where a is true. Tables and true labels are found together, by
-turns. It needs no ratings by people, and it takes the judges' errors for independent: what they all get wrong in the
-same way it takes for the truth.
+Each judge has a table of errors: how often it says b if a is true. Tables and true labels are estimated together, in
+turns. The method needs no ratings by people, and assumes that the judges' errors are independent: what they all get
+wrong in the same way it takes for the truth.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Labelled:
 
 
 def dawid_skene(given: Ints, labels: int, *, rounds: int = ROUNDS) -> Labelled:
-    """Labels of items (rows) by judges (columns), each 0 to labels - 1, or -1 where an opinion is missing.
+    """Estimate labels of items (rows) from judges (columns), each 0 to labels - 1, or -1 where an opinion is missing.
 
-    ValueError for a label out of range or where no item has any opinion.
+    Raises ValueError for a label out of range, or if no item has any opinion.
     """
     if ((given < -1) | (given >= labels)).any():
         raise ValueError(f"labels are 0 to {labels - 1}, or -1 where one is missing")

@@ -17,23 +17,23 @@ SMALLEST = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A value, its standard error, and the number of independent pieces it rests on."""
+    """A value, its standard error, and the number of independent pieces that it rests on."""
 
     value: float
     error: float
     pieces: int
 
     def minus(self, other: Deviation) -> Deviation:
-        """The difference of two independent values."""
+        """Return the difference of two independent values."""
         return Deviation(self.value - other.value, float(np.hypot(self.error, other.error)), 0)
 
 
 def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, float] | None = None) -> Result:
-    """The mean of all scores that are no NaN, by Student's t over clusters (by default each score is its own).
+    """Return the mean of all scores that are not NaN, by Student's t over clusters (by default each score is its own).
 
-    With `bounds`, the ends of the scale (0 and 1 for shares and win rates), the interval is made on the logit scale and
-    stays between them. Give them where they are known: of 50 scores of which four fifths are the highest there is, the
-    plain interval holds the truth in 91 cases of 100 and this one in 95.
+    With `bounds`, the ends of the scale (0 and 1 for shares and win rates), the interval is computed on the logit scale
+    and stays between them. Give them where they are known: for 50 scores of which four fifths are the highest there is,
+    the plain interval holds the truth in 91 cases of 100 and this one in 95.
     """
     given = ~np.isnan(scores)
     if not given.any():
@@ -43,7 +43,7 @@ def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, f
 
 
 def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | None = None) -> Deviation:
-    """The (weighted) mean and its standard error, by the jackknife over clusters."""
+    """Return the (weighted) mean and its standard error, by the jackknife over clusters."""
     weights = np.ones(len(scores)) if weights is None else weights
     value = float(np.average(scores, weights=weights))
     share = weights / weights.sum()
@@ -60,7 +60,8 @@ def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | No
 def estimate(
     found: Deviation, *, degrees: float, items: int, method: str, bounds: tuple[float, float] | None = None
 ) -> Result:
-    """The interval value +- t * error with `degrees` of freedom; Unknown where the pieces are too few or all alike."""
+    """Return the interval value +- t * error with `degrees` of freedom; Unknown if the pieces are too few or all
+    alike."""
     if items < FEWEST:
         return Unknown(f"an interval needs {FEWEST} items or more, and there are {items}")
     if degrees < 1:
@@ -77,7 +78,8 @@ def estimate(
 
 
 def _within(value: float, reach: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    """The interval on the logit scale between the bounds; its reach there is that of the value's derivative."""
+    """Return the interval on the logit scale between the bounds; its half-width there follows from the value's
+    derivative."""
     floor, size = bounds[0], bounds[1] - bounds[0]
     share = (value - floor) / size
     if not 0 < share < 1:

@@ -1,14 +1,14 @@
-"""Which panel is the cheapest one that is good enough?
+"""Finds the cheapest panel that is good enough.
 
 Every panel of up to so many judges, with every way of combining their scores, is compared with people. The best of many
-looks better than it is (the winner's curse), so what is told of a panel is measured on items that had no say in
-choosing it: for each budget the best affordable panel is chosen without a tenth of the items and measured on that
-tenth, in turn. That `agreement`, with its interval, is what choosing at this budget is worth; `apparent` is what the
-panel shows on the items that chose it.
+looks better than it is (the winner's curse), so a panel's agreement is measured on items that had no part in choosing
+it: for each budget the best affordable panel is chosen without a tenth of the items and measured on that tenth, in
+turn. That `agreement`, with its interval, is what choosing at this budget is worth; `apparent` is what the panel shows
+on the items that chose it.
 
-Nothing was found unless the best panel looks better than the best one does in 95 of 100 shuffles of people's scores,
-and the interval of its agreement keeps clear of 0. The first guards against the second being lucky: where one panel
-happens to fit the noise so well that it is chosen whatever is left out, leaving items out corrects nothing.
+There is no result unless the best panel looks better than the best one does in 95 of 100 shuffles of people's scores,
+and the interval of its agreement excludes 0. The first test guards the second: if one panel happens to fit the noise so
+well that it is chosen whatever is left out, leaving items out corrects nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHUFFLES = 199
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Judges (columns of the scores), how their scores are combined, and what they cost an item."""
+    """Judges (columns of the scores), how their scores are combined, and their cost per item."""
 
     judges: tuple[int, ...]
     combination: str
@@ -42,7 +42,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelChoice:
-    """The best panel within a budget, what it shows, and what choosing it is worth on other items."""
+    """The best panel within a budget, its apparent agreement, and what choosing it is worth on other items."""
 
     panel: Panel
     apparent: float
@@ -51,7 +51,8 @@ class PanelChoice:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`front` has the choices that no cheaper one reaches, by cost; `panels` all that were tried, with `apparent`."""
+    """`front` has the choices that no cheaper one reaches, by cost; `panels` has all that were tried, with
+    `apparent`."""
 
     panels: tuple[Panel, ...]
     apparent: Floats
@@ -59,7 +60,7 @@ class Search:
     items: int
 
     def cheapest(self, agreement: float) -> PanelChoice | Unknown:
-        """The cheapest panel that reaches this agreement on items that had no say in choosing it."""
+        """Return the cheapest panel that reaches this agreement on items that had no part in choosing it."""
         if not self.front:
             return Unknown("no panel agrees with people more than chance does")
         for choice in self.front:
@@ -78,9 +79,10 @@ def search(
     measure: Measure = "pearson",
     folds: int = 10,
 ) -> Search | Unknown:
-    """All panels of up to `largest` judges (scores: items x judges, people: one score an item, costs: one a judge).
+    """Search all panels of up to `largest` judges (scores: items x judges, people: one score per item, costs: one per
+    judge).
 
-    It rests on the items that all judges scored and people rated. Unknown with fewer than `FEWEST` of them.
+    It rests on the items that all judges scored and people rated. Returns Unknown with fewer than `FEWEST` of them.
     """
     usable = ~(np.isnan(scores).any(axis=1) | np.isnan(people))
     scores, people = scores[usable], people[usable]
@@ -119,7 +121,7 @@ def _panels(judges: int, costs: Floats, largest: int) -> list[Panel]:
 
 
 def _combined(scores: Floats, people: Floats, panels: tuple[Panel, ...], learn: Bools) -> Floats:
-    """Each panel's scores of all items (items x panels); weights are learned on the items of `learn`."""
+    """Return each panel's scores of all items (items x panels); weights are learned on the items of `learn`."""
     columns = []
     for panel in panels:
         own = scores[:, panel.judges]
@@ -131,7 +133,7 @@ def _combined(scores: Floats, people: Floats, panels: tuple[Panel, ...], learn: 
 
 
 def _agreement(combined: Floats, people: Floats, measure: Measure) -> Floats:
-    """The correlation of each column with people; -1 for a column without spread, which is never chosen."""
+    """Return the correlation of each column with people; -1 for a column without spread, which is never chosen."""
     if measure == "spearman":
         combined, people = scipy.stats.rankdata(combined, axis=0), scipy.stats.rankdata(people)
     x, y = combined - combined.mean(axis=0), people - people.mean()
@@ -142,7 +144,7 @@ def _agreement(combined: Floats, people: Floats, measure: Measure) -> Floats:
 def _beats_chance(
     scores: Floats, people: Floats, panels: tuple[Panel, ...], measure: Measure, rng: np.random.Generator
 ) -> bool:
-    """Whether the best panel without learned weights agrees more than the best does with shuffled people."""
+    """Return whether the best panel without learned weights agrees more than the best does with shuffled people."""
     fixed = tuple(panel for panel in panels if panel.combination != LEARNED)
     combined = _combined(scores, people, fixed, np.ones(len(people), dtype=bool))
     best = _agreement(combined, people, measure).max()
@@ -153,7 +155,7 @@ def _beats_chance(
 def _outside(
     scores: Floats, people: Floats, panels: tuple[Panel, ...], budgets: Floats, fold: Ints, measure: Measure
 ) -> Floats:
-    """For each budget, each item's score by the panel that was chosen without its fold (items x budgets).
+    """Return, for each budget, each item's score by the panel that was chosen without its fold (items x budgets).
 
     Panels of several folds are brought to one scale by the mean and spread of the items that chose them.
     """

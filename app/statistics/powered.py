@@ -1,12 +1,12 @@
-"""What people would have said of all items, from judges' scores of all and people's of some.
+"""Estimates people's mean of all items, from judges' scores of all and people's of some.
 
 Prediction-powered inference with power tuning: A. N. Angelopoulos, J. C. Duchi and T. Zrnic, "PPI++: efficient
 prediction-powered inference" (arXiv 2311.01453), for means and whatever is one: shares over a threshold, win rates,
-differences of two systems. The judges' mean over all items is corrected by how far they were off where people rated;
+differences of two systems. The judges' mean over all items is corrected by how far they were off on the rated items;
 their weight is the one that makes the interval narrowest, so that useless judges do no harm.
 
-It holds however biased the judges are, on one condition: which items people rated is a random choice, or one with
-known probabilities (sampling.py), given as `probabilities`. It speaks of the population the items are drawn from,
+It is valid however biased the judges are, on one condition: which items people rated is a random choice, or one with
+known probabilities (sampling.py), given as `probabilities`. It estimates the population that the items are drawn from,
 as do the intervals of people's ratings alone, which stand beside it.
 """
 
@@ -22,7 +22,7 @@ from dicast.app.statistics.means import FEWEST, Deviation, deviation, estimate
 
 MOST_LEVERAGE = 0.9
 ROUNDING = 1e-20
-"""Variances that are smaller than this share of another one are the rounding of zero."""
+"""Variances below this share of another one are rounding errors of zero."""
 ALL_RATED = "people rated every judged item"
 
 
@@ -30,9 +30,9 @@ ALL_RATED = "people rated every judged item"
 class Powered:
     """People's mean of all items: from both, and from people's ratings alone.
 
-    `judges_weight` is how far the value moves where the judges' mean moves by 1: 0 for judges that tell nothing.
-    `saved` is the factor by which people would have had to rate more items for an interval as narrow without the
-    judges: 1 means that they saved none. Where people rated every item there is nothing to save, and the weight is 0.
+    `judges_weight` is how far the value moves if the judges' mean moves by 1: 0 for judges without information. `saved`
+    is the factor by which people would have had to rate more items for an interval as narrow without the judges: 1
+    means that they saved none. If people rated every item there is nothing to save, and the weight is 0.
     """
 
     both: Result
@@ -61,26 +61,26 @@ def powered_mean(
     bounds: tuple[float, float] | None = None,
     weight: float | None = None,
 ) -> Powered:
-    """People's mean of all items. `judges` and `people` have one number an item, `people` NaN where nobody rated.
+    """Return people's mean of all items. `judges` and `people` have one number per item, `people` NaN for unrated ones.
 
-    `probabilities` is how likely each item was to be rated; without them all are alike. `bounds` are the ends of
-    the scale, as for `means.mean`. `weight` fixes the judges' weight instead of tuning it.
+    `probabilities` is how likely each item was to be rated; without them all are equally likely. `bounds` are the ends
+    of the scale, as for `means.mean`. `weight` fixes the judges' weight instead of tuning it.
     """
     fitted = _fit(judges, people, probabilities, weight)
     return _answer(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
 
 
 def powered_share(judges: Floats, people: Floats, threshold: float, *, probabilities: Floats | None = None) -> Powered:
-    """The share of items to which people would give `threshold` or more.
+    """Return the share of items to which people would give `threshold` or more.
 
-    Judges' plain scores predict it, as a judge who is a point too strict would be no help at the same threshold.
+    Judges' plain scores predict it, because a judge that is a point too strict would be no help at the same threshold.
     """
     over = np.where(np.isnan(people), np.nan, people >= threshold)
     return powered_mean(judges, over, probabilities=probabilities, bounds=(0.0, 1.0))
 
 
 def powered_win_rate(judges: Floats, people: Floats, *, probabilities: Floats | None = None) -> Powered:
-    """How often people would prefer A: 1 where A won, 0 where B did, 0.5 for a tie."""
+    """Return how often people would prefer A: 1 where A won, 0 where B did, 0.5 for a tie."""
     return powered_mean(judges, people, probabilities=probabilities, bounds=(0.0, 1.0))
 
 
@@ -91,9 +91,9 @@ def powered_difference(
     paired: bool,
     probabilities: tuple[Floats, Floats] | None = None,
 ) -> Powered:
-    """People's mean of system A less that of system B. Paired systems answered the same items, row by row.
+    """Return people's mean of system A less that of system B. Paired systems answered the same items, row by row.
 
-    A pair counts as rated where both of its answers are. Of paired items only the first probabilities are read: how
+    A pair counts as rated if both of its answers are. For paired items only the first probabilities are read: how
     likely the pair was to be rated.
     """
     if paired:
@@ -147,13 +147,13 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
 
 
 def _leverage(f: Floats, share: Floats) -> Floats:
-    """How much a rated item's judgement weighs in the judges' weight, as a multiple of its share."""
+    """Return the weight of a rated item's judgement in the judges' weight, as a multiple of its share."""
     apart = (f - np.average(f, weights=share)) ** 2
     return np.asarray(apart / np.average(apart, weights=share))
 
 
 def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats) -> float:
-    """The weight that makes the variance of the influences least, between 0 and the largest that can help."""
+    """Return the weight that minimises the variance of the influences, between 0 and the largest that can help."""
     if np.ptp(f) == 0 or np.ptp(all_judged) == 0:
         return 0.0
     share = shares / shares.sum()

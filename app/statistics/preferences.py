@@ -33,8 +33,11 @@ class Strengths:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What swapping two answers did. `consistent` is the share of pairs whose preference stayed, `first_wins` how often
-    the answer shown first won (0.5 without a position bias; ties count half)."""
+    """The effect of swapping two answers.
+
+    `consistent` is the share of pairs whose preference stayed, `first_wins` how often the answer shown first won (0.5
+    without a position bias; ties count half).
+    """
 
     consistent: Result
     first_wins: Result
@@ -42,22 +45,22 @@ class Position:
 
 
 def win_rate(choices: Floats, items: Ints | None = None) -> Result:
-    """How often the first was preferred, ties half; clustered by item."""
+    """Return how often the first was preferred, ties half; clustered by item."""
     return mean(choices, clusters=items, bounds=(0.0, 1.0))
 
 
 def both_orders(shown_first: Floats, shown_second: Floats) -> Floats:
-    """One choice from the two orders: theirs where they agree, a tie where the preference turned with the order.
+    """Combine the choices in the two orders: a tie if the preference changed with the order.
 
-    `shown_first` is the choice with A shown first, `shown_second` with B shown first, both in favour of A (1 = A).
-    A tie in one order leaves the other's preference; NaN where either order is missing.
+    `shown_first` is the choice with A shown first, `shown_second` with B shown first, both in favour of A (1 = A). A
+    tie in one order leaves the other's preference; the result is NaN if either order is missing.
     """
     clash = np.abs(shown_first - shown_second) == 1
     return np.asarray(np.where(clash, 0.5, np.clip(shown_first + shown_second - 0.5, 0, 1)))
 
 
 def position(shown_first: Floats, shown_second: Floats) -> Position:
-    """The position probe of pairs judged in both orders; the arguments are those of `both_orders`."""
+    """Return the position probe of pairs judged in both orders; the arguments are those of `both_orders`."""
     both = ~(np.isnan(shown_first) | np.isnan(shown_second))
     a, b = shown_first[both], shown_second[both]
     first = np.concatenate([a, 1 - b])
@@ -66,18 +69,20 @@ def position(shown_first: Floats, shown_second: Floats) -> Position:
 
 
 PRIOR_SD = 2.0
-"""Of a strength before anything was compared, in log odds: of two, one then beats the other with a probability between
-0.02 and 0.98 in five cases of six."""
+"""The standard deviation of a strength before anything was compared, in log odds: of two contestants, one then beats
+the other with a probability between 0.02 and 0.98 in five cases of six."""
 STEPS_MAX = 100
 STEP_LEAST = 1e-10
 NORMAL = float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
-"""Standard deviations that an interval reaches to either side, if they are known."""
+"""The standard deviations that an interval extends to either side, if they are known."""
 
 
 def share_of_wins(choices: Floats) -> Result:
-    """How often the first was preferred, ties half, with Wilson's interval (Journal of the American Statistical
-    Association 22, 1927, 209-212), which says something of few choices and of choices that are all alike. It takes each
-    for an independent one."""
+    """Return how often the first was preferred, ties half, with Wilson's interval (Journal of the American Statistical
+    Association 22, 1927, 209-212).
+
+    The interval also works for few choices, and for choices that are all alike. It takes each for an independent one.
+    """
     choices = choices[~np.isnan(choices)]
     count = len(choices)
     if not count:
@@ -92,10 +97,10 @@ def share_of_wins(choices: Floats) -> Result:
 def likely_strengths(
     first: npt.ArrayLike, second: npt.ArrayLike, choices: Floats, rng: np.random.Generator
 ) -> Strengths | Unknown:
-    """The strengths behind these choices where they are too few or too one-sided for `bradley_terry`.
+    """Return the strengths behind these choices, where they are too few or too one-sided for `bradley_terry`.
 
-    The same model with a prior: each strength is normal with mean 0 and `PRIOR_SD`, which gives an end to one that the
-    choices alone leave without. Values are the posterior's mode, intervals and ranks those of a normal
+    It is the same model with a prior: each strength is normal with mean 0 and `PRIOR_SD`, which bounds a strength that
+    the choices alone leave unbounded. Values are the posterior's mode; intervals and ranks are those of a normal
     distribution there (Laplace's approximation), each choice being an independent one. Unknown without any choice.
     """
     given = ~np.isnan(choices)
@@ -104,7 +109,7 @@ def likely_strengths(
     )
     a, b, choices = who[: given.sum()], who[given.sum() :], choices[given]
     if (a == b).any():
-        raise ValueError("somebody was compared with himself")
+        raise ValueError("a contestant was compared with itself")
     size = len(names)
     if not size:
         return Unknown("nothing was compared")
@@ -131,10 +136,11 @@ def likely_strengths(
 def bradley_terry(
     first: npt.ArrayLike, second: npt.ArrayLike, choices: Floats, items: Ints, rng: np.random.Generator
 ) -> Strengths | Unknown:
-    """The strengths behind these choices (R. A. Bradley and M. E. Terry, Biometrika 39 (1952), 324-345).
+    """Return the strengths behind these choices (R. A. Bradley and M. E. Terry, Biometrika 39 (1952), 324-345).
 
-    Fitted by choix (a tie is half a win for each); intervals from the scores of the likelihood, clustered by item.
-    Unknown where somebody never won or never lost against a part of the others: then a strength has no end.
+    They are fitted by choix (a tie is half a win for each); intervals come from the scores of the likelihood, clustered
+    by item. Unknown if a contestant never won or never lost against a part of the others: its strength is then
+    unbounded.
     """
     given = ~np.isnan(choices)
     names, who = np.unique(
@@ -143,7 +149,7 @@ def bradley_terry(
     a, b, choices = who[: given.sum()], who[given.sum() :], choices[given]
     cluster = np.unique(items[given], return_inverse=True)[1]
     if (a == b).any():
-        raise ValueError("somebody was compared with himself")
+        raise ValueError("a contestant was compared with itself")
     size, count = len(names), int(cluster.max()) + 1 if len(cluster) else 0
     if size < 2 or count < max(FEWEST, size):
         return Unknown(f"{count} items are too few to tell {size} apart")
@@ -151,7 +157,7 @@ def bradley_terry(
     np.add.at(wins, (a, b), choices)
     np.add.at(wins, (b, a), 1 - choices)
     if scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(wins > 0), connection="strong")[0] > 1:
-        return Unknown("somebody never won, or never lost, against the others: his strength has no end")
+        return Unknown("a contestant never won, or never lost, against the others: its strength is unbounded")
     import choix  # noqa: PLC0415  (takes half a second of CPU time to load)
 
     values = np.asarray(choix.ilsr_pairwise_dense(wins), dtype=np.float64)

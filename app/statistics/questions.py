@@ -1,7 +1,7 @@
-"""Stopping as soon as it is known: a question, fed page by page, that says when it is answered.
+"""Stops as soon as the answer is known: a question that is fed page by page and says when it is answered.
 
-One may look after every page: the intervals are confidence sequences (betting.py). All answers a question
-ever gives are wrong with probability 1 - `confidence` at most, provided the items come in random order.
+One may look after every page: the intervals are confidence sequences (betting.py). All answers a question ever gives
+are wrong with probability 1 - `confidence` at most, provided the items come in random order.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ State = Literal["yes", "no", "known", "not yet", "spent"]
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """Is the mean at least this much?"""
+    """Asks whether the mean is at least this much."""
 
     threshold: float
 
 
 @dataclass(frozen=True, slots=True)
 class BetterBy:
-    """Is the mean of A above that of B by at least this much? Fed with the differences A - B (`differences_of`)."""
+    """Asks whether the mean of A is above that of B by at least this much; fed with the differences A - B
+    (`differences_of`)."""
 
     threshold: float
 
 
 @dataclass(frozen=True, slots=True)
 class NoWiderThan:
-    """How large is the mean, to an interval no wider than this?"""
+    """Asks for the mean, to an interval no wider than this."""
 
     width: float
 
@@ -44,7 +45,7 @@ Question = AtLeast | BetterBy | NoWiderThan
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Where a question stands: after `items` scores, `missing` more that had none.
+    """The state of a question after `items` scores; `missing` more items had none.
 
     "yes" or "no" answer a threshold, "known" a width; "spent" means that the items or the budget ran out first.
     """
@@ -63,7 +64,7 @@ class Inquiry:
     """A question about items whose scores lie between `low` and `high`, of which `population` exist.
 
     Feed it the pages in the random order in which the items were drawn. Without a population the question is about
-    where the items come from; with one it is about these items, and when all were seen the answer is exact. An item
+    where the items come from; with one it is about these items, and when all have been fed the answer is exact. An item
     without a score (NaN) leaves the population. `most` items is the budget.
     """
 
@@ -88,9 +89,9 @@ class Inquiry:
             raise ValueError(f"the threshold {question.threshold:g} lies outside {low:g} to {high:g}")
 
     def feed(self, page: Floats) -> Answer:
-        """The answer after one more page. A final answer stays, whatever comes after it.
+        """Return the answer after one more page. A final answer stays, whatever comes after it.
 
-        ValueError for scores outside the range, and for more items than there are.
+        Raises ValueError for scores outside the range, and for more items than there are.
         """
         scores = self._scaled(page[~np.isnan(page)])
         self._missing += len(page) - len(scores)
@@ -104,7 +105,7 @@ class Inquiry:
         return self._answer
 
     def interval(self) -> Result:
-        """The mean of what was seen, with an interval that holds however often one looks."""
+        """Return the mean of the scores so far, with an interval that holds however often one looks."""
         if self._items == 0:
             return Unknown("no item has a score yet")
         seen = np.concatenate(self._scores)
@@ -142,7 +143,7 @@ class Inquiry:
         return "spent" if self.most is not None and self._items + self._missing >= self.most else "not yet"
 
     def _bet(self, supposed: float) -> Capital:
-        """The capital after all scores; it starts anew where items without a score have changed the population."""
+        """Return the capital after all scores; it starts anew if items without a score have changed the population."""
         if self._capital is not None and self._capital.population == self._scorable:
             self._capital.feed(self._scores[-1])
         else:
@@ -161,5 +162,6 @@ class Inquiry:
 
 
 def differences_of(a: Floats, b: Floats) -> Floats:
-    """The differences that `BetterBy` is fed with: of the same items, or of items of A and B drawn independently."""
+    """Return the differences that `BetterBy` is fed with: of the same items, or of items of A and B drawn
+    independently."""
     return np.asarray(a - b)

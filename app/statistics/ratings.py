@@ -1,7 +1,7 @@
-"""Ratings in long form: one row an item, dimension, rater and replicate, checked before anything is computed.
+"""Ratings in long form: one row per item, dimension, rater and replicate, checked before anything is computed.
 
-A rater is a person or a judge; which of them are people is the caller's knowledge. A missing rating is a row that is
-not there, or one whose score is empty (None or NaN).
+A rater is a person or a judge; which of them are people is known to the caller. A missing rating is an absent row, or
+one whose score is empty (None or NaN).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RatingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RatingScale:
-    """What a score may be: from `low` to `high`, whole numbers unless `whole` is false, or one of `labels`.
+    """The scores of a dimension: from `low` to `high`, whole numbers unless `whole` is false, or one of `labels`.
 
     Labels are named in their order if they have one; their scores are their places, 0 to len(labels) - 1.
     """
@@ -49,7 +49,7 @@ class RatingScale:
 
     @property
     def levels(self) -> Floats:
-        """All scores there are, ascending. A scale of fractions has no levels: ValueError."""
+        """All scores there are, ascending. A scale of fractions has no levels: it raises ValueError."""
         if not self.whole:
             raise ValueError("a scale of fractions has no levels")
         return np.arange(self.low, self.high + 1)
@@ -77,18 +77,18 @@ class RatingTable:
         return float(np.isnan(self.scores).mean()) if self.scores.size else 0.0
 
     def of(self, raters: Sequence[str]) -> Floats:
-        """The columns of `raters`, in that order; all NaN for one who scored nothing."""
+        """Return the columns of `raters`, in that order; all NaN for a rater without scores."""
         place = {name: at for at, name in enumerate(self.raters)}
         columns = [self.scores[:, place[r]] if r in place else np.full(len(self.items), np.nan) for r in raters]
         return np.stack(columns, axis=1) if columns else np.empty((len(self.items), 0))
 
 
 def check(frame: pd.DataFrame, scales: Mapping[str, RatingScale], items: Collection[str]) -> Checked:
-    """The ratings, ready for use, or `RatingsError` with all that is wrong with them.
+    """Return the ratings, ready for use. Raises `RatingsError` with everything that is wrong with them.
 
-    Wrong are: a column that is missing, items that are not among `items`, dimensions without a scale, an empty name,
-    a score that is no number, infinite, off its scale or none of its labels, and two scores in one place.
-    A column `replicate` may be left out: all are replicate 0.
+    Wrong are: a column that is missing, items that are not among `items`, dimensions without a scale, an empty name, a
+    score that is no number, infinite, off its scale or none of its labels, and two scores in one place. A column
+    `replicate` may be left out: all are replicate 0.
     """
     absent = [column for column in COLUMNS if column not in frame.columns and column != "replicate"]
     if absent:
@@ -125,10 +125,10 @@ def check(frame: pd.DataFrame, scales: Mapping[str, RatingScale], items: Collect
 def table(
     checked: Checked, dimension: str, *, items: Sequence[str] | None = None, replicate: int | None = None
 ) -> RatingTable:
-    """The scores of a dimension, one column a rater (in alphabetical order), one row an item.
+    """Return the scores of a dimension, one column per rater (in alphabetical order), one row per item.
 
-    `items` fixes the rows and their order; without it they are the items rated in this dimension. Several replicates
-    of one rater are averaged, unless one of them is named. ValueError if `items` names one twice.
+    `items` fixes the rows and their order; without it they are the items rated in this dimension. Several replicates of
+    one rater are averaged, unless one of them is named. Raises ValueError if `items` names one twice.
     """
     frame = checked.frame
     chosen = frame[frame["dimension"] == dimension]
@@ -146,7 +146,8 @@ def table(
 
 
 def replicates(checked: Checked, dimension: str, rater: str) -> Floats:
-    """One rater's scores of the same items again: items (rows) x replicates (columns), NaN where one is missing."""
+    """Return one rater's repeated scores of the same items: items (rows) x replicates (columns), NaN where one is
+    missing."""
     frame = checked.frame
     chosen = frame[(frame["dimension"] == dimension) & (frame["rater"] == rater)]
     rows, items = pd.factorize(chosen["item"])
@@ -155,7 +156,7 @@ def replicates(checked: Checked, dimension: str, rater: str) -> Floats:
 
 
 def _spread(rows: Any, columns: Any, scores: pd.Series, shape: tuple[int, int]) -> Floats:
-    """Scores put into their cells; several in one cell are averaged, a row of -1 is left out."""
+    """Put scores into their cells; several in one cell are averaged, a row of -1 is left out."""
     inside = rows >= 0
     cells = rows[inside] * shape[1] + columns[inside]
     size = shape[0] * shape[1]
@@ -171,7 +172,7 @@ def _strange(frame: pd.DataFrame, column: str, known: set[str], what: str) -> li
 
 
 def _scores(given: pd.Series, scale: RatingScale) -> tuple[pd.Series, str]:
-    """The scores as numbers, and what is wrong with them ("" if nothing)."""
+    """Return the scores as numbers, and what is wrong with them ("" if nothing)."""
     if scale.labels:
         numbers = given.map({label: float(place) for place, label in enumerate(scale.labels)})
         wrong, rule = numbers.isna(), f"none of {', '.join(scale.labels)}"

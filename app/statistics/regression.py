@@ -20,7 +20,8 @@ class Slope(NamedTuple):
 
 
 def slope(x: Floats, y: Floats) -> Slope:
-    """The slope of `y` by `x`, with heteroscedasticity-consistent errors (HC3) and Student's t. Neither is constant."""
+    """Return the slope of `y` by `x`, with heteroscedasticity-consistent errors (HC3) and Student's t. Neither may be
+    constant."""
     from statsmodels.regression.linear_model import OLS  # noqa: PLC0415  (takes a second of CPU time to load)
 
     fit = OLS(y, np.column_stack([np.ones(len(x)), x])).fit(cov_type="HC3", use_t=True)

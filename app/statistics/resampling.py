@@ -42,7 +42,7 @@ Shape = Literal["correlation", "difference"]
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A statistic as a function of sums: `columns` (items x k), and from sums (resamples x k) to its values.
+    """A statistic as a function of sums: `columns` (items x k), and a function from sums (resamples x k) to its values.
 
     It is NaN in a resample where it is not defined. `symmetric` asks for value +- t * error.
     """
@@ -58,16 +58,16 @@ class Sums:
 
 
 OfItems = Callable[[Ints], Sums]
-"""From some of the items (their places, ascending) to the statistic of those."""
+"""A function from some of the items (their places, ascending) to the statistic of those."""
 
 
 def rows(build: Callable[..., Sums], *data: Any) -> OfItems:
-    """The statistic `build(*data)` of arrays that have a row an item."""
+    """Return the statistic `build(*data)` of arrays with one row per item."""
     return lambda chosen: build(*(array[chosen] for array in data))
 
 
 def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfItems:
-    """The statistic `build(x, y)` of pairs of which each belongs to an item; an item's pairs are drawn together."""
+    """Return the statistic `build(x, y)` of pairs that each belong to an item; an item's pairs are drawn together."""
 
     def of_items(chosen: Ints) -> Sums:
         inside = np.isin(item, chosen)
@@ -82,10 +82,10 @@ def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfIt
 
 
 def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generator, *, shape: Shape) -> Result:
-    """`value` with its interval, from resamples of `items` items.
+    """Return `value` with its interval, from resamples of `items` items.
 
     `shape` says what the statistic is: a "correlation" cannot pass 1, a "difference" has no bounds. Unknown with fewer
-    than `FEWEST_ITEMS` items, and where the statistic is the same, or not defined, without some of them.
+    than `FEWEST_ITEMS` items, and if the statistic is the same, or not defined, without some of them.
     """
     if items < FEWEST_ITEMS:
         return Unknown(f"an interval needs {FEWEST_ITEMS} items or more, and there are {items}")
@@ -111,7 +111,7 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
 
 
 def _spread(statistic: Sums, rng: np.random.Generator, shape: Shape) -> tuple[float, Floats]:
-    """The standard error, and how many standard errors of its own each resample is off (NaN where it has none).
+    """Return the standard error, and how many standard errors of its own each resample is off (NaN if it has none).
 
     For a symmetric statistic the error is the larger one of the bootstrap and the jackknife: with few items the first
     errs to the low side, the second to the high one (B. Efron and C. Stein, Annals of Statistics 9 (1981), 586-596).
@@ -131,7 +131,7 @@ def _spread(statistic: Sums, rng: np.random.Generator, shape: Shape) -> tuple[fl
 
 
 def _errors(statistic: Sums, weights: Floats, sums: Floats, shape: Shape) -> Floats:
-    """Each resample's own standard error: the derivative by every sum, times what each item adds to it."""
+    """Return each resample's own standard error: the derivative by every sum, times what each item adds to it."""
     steps = STEP * statistic.columns.std(axis=0)
     slopes = np.zeros_like(sums)
     for column in np.flatnonzero(steps):
@@ -146,7 +146,7 @@ def _errors(statistic: Sums, weights: Floats, sums: Floats, shape: Shape) -> Flo
 
 
 def resample(items: int, times: int, rng: np.random.Generator) -> Floats:
-    """`times` resamples of `items` items with replacement, as weights (times x items)."""
+    """Return `times` resamples of `items` items with replacement, as weights (times x items)."""
     drawn = rng.integers(0, items, (times, items)) + np.arange(times)[:, None] * items
     return np.bincount(drawn.ravel(), minlength=times * items).reshape(times, items).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""Two runs over the same items: how far the scores moved, paired by item, dimension and judge."""
+"""Compares two runs over the same items: how far the scores moved, paired by item, dimension and judge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NotComparable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunScores:
-    """What a dimension was measured by: the hash of its rubric, and its scale."""
+    """How a dimension was measured: the hash of its rubric, and its scale."""
 
     rubric: str
     scale: RatingScale
@@ -35,9 +35,9 @@ class RunScores:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far one judge's scores of a dimension moved (second run less first), over the items of both runs.
+    """The shift of one judge's scores of a dimension (second run less first), over the items of both runs.
 
-    `p` is corrected by Holm for all shifts of the comparison; None where the shift is unknown. `only_first` and
+    `p` is corrected by Holm for all shifts of the comparison; None if the shift is unknown. `only_first` and
     `only_second` count items with a score in one run alone.
     """
 
@@ -58,7 +58,7 @@ class RunComparison:
 
 
 def check_comparable(first: Mapping[str, RunScores], second: Mapping[str, RunScores]) -> None:
-    """`NotComparable` where a dimension of both runs had another rubric or another scale, or none is common."""
+    """Raise `NotComparable` if a dimension of both runs had another rubric or another scale, or none is common."""
     common = [name for name in first if name in second]
     problems = [f"{name}: another rubric" for name in common if first[name].rubric != second[name].rubric]
     problems += [f"{name}: another scale" for name in common if first[name].scale != second[name].scale]
@@ -69,7 +69,8 @@ def check_comparable(first: Mapping[str, RunScores], second: Mapping[str, RunSco
 
 
 def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunComparison:
-    """The shifts by dimension and judge, and the `most` items that moved furthest. Replicates are averaged first."""
+    """Return the shifts by dimension and judge, and the `most` items that moved furthest. Replicates are averaged
+    first."""
     sides = [run.frame.groupby(PAIR, as_index=False)["score"].mean() for run in (first, second)]
     both = sides[0].merge(sides[1], on=PAIR, how="outer", suffixes=("_first", "_second"))
     both["moved"] = both["score_second"] - both["score_first"]
@@ -91,7 +92,7 @@ def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunCompa
 
 
 def _p(found: Estimate) -> float:
-    """The two-sided p-value against no shift, from the interval by Student's t."""
+    """Return the two-sided p-value against no shift, from the interval by Student's t."""
     degrees = found.items - 1
     error = found.width / 2 / student.quantile((1 + found.confidence) / 2, degrees)
     return student.two_sided_p(found.value / error, degrees)

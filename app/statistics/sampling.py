@@ -1,7 +1,7 @@
-"""Which items people should rate, drawn so that what they say can speak for all items.
+"""Draws the items that people should rate, so that their ratings are representative of all items.
 
-Every way of drawing gives each item a known probability of being drawn, above 0; intervals need it (`powered`). The
-sum of the probabilities is the size of the sample.
+Every way of drawing gives each item a known probability of being drawn, above 0; intervals need it (`powered`). The sum
+of the probabilities is the size of the sample.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Sample:
 
 
 def draw_sample(items: int, size: int, rng: np.random.Generator) -> Sample:
-    """`size` of `items` items, all equally likely. ValueError unless 1 <= size <= items."""
+    """Draw `size` of `items` items, all equally likely. Raises ValueError unless 1 <= size <= items."""
     _check(items, size)
     return Sample(np.sort(rng.choice(items, size, replace=False)), np.full(items, size / items))
 
 
 def draw_stratified(strata: npt.ArrayLike, size: int, rng: np.random.Generator) -> Sample:
-    """From each stratum its share of `size`, one item at the least. `strata` names each item's stratum.
+    """Draw from each stratum its share of `size`, at least one item. `strata` names each item's stratum.
 
-    ValueError where there are more strata than places in the sample.
+    Raises ValueError if there are more strata than places in the sample.
     """
     names, stratum = np.unique(np.asarray(strata), return_inverse=True)
     counts = np.bincount(stratum)
@@ -46,9 +46,9 @@ def draw_stratified(strata: npt.ArrayLike, size: int, rng: np.random.Generator) 
 
 
 def draw_weighted(disagreement: Floats, size: int, rng: np.random.Generator) -> Sample:
-    """`size` items, likelier the more the judges disagree (0 or more an item, as the spread of their scores).
+    """Draw `size` items, likelier the more the judges disagree (0 or more per item, as the spread of their scores).
 
-    Half of the sample is spread evenly, so that items on which the judges agree are rated too. ValueError for a
+    Half of the sample is spread evenly, so that items on which the judges agree are rated too. Raises ValueError for a
     disagreement that is negative or no finite number.
     """
     items = len(disagreement)
@@ -66,7 +66,8 @@ def draw_weighted(disagreement: Floats, size: int, rng: np.random.Generator) -> 
 
 
 def _inclusion(pull: Floats, size: int) -> Floats:
-    """Probabilities in proportion to `pull` that sum to `size`; what would pass 1 is 1, the others share the rest."""
+    """Return probabilities in proportion to `pull` that sum to `size`; what would exceed 1 is 1, the others share the
+    rest."""
     probabilities: Floats = size * pull / pull.sum()
     while (probabilities > 1 + 1e-12).any():
         sure = probabilities >= 1
@@ -76,7 +77,7 @@ def _inclusion(pull: Floats, size: int) -> Floats:
 
 
 def _shares(counts: Ints, size: int) -> Ints:
-    """`size` split in proportion to `counts`, each 1 or more and none above its count; largest remainders first."""
+    """Split `size` in proportion to `counts`, each 1 or more and none above its count; largest remainders first."""
     exact = size * counts / counts.sum()
     places: Ints = np.clip(np.floor(exact), 1, counts).astype(np.int64)
     while places.sum() != size:

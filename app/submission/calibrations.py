@@ -1,4 +1,4 @@
-"""Calibrations: files that `dicast calibrate` makes, put into the job that names one, and held against the job.
+"""Calibrations: files made by `dicast calibrate`, inserted into the job that names one and checked against it.
 
 In a job's document `calibration` is the path of a file, `{file: ..., on_mismatch: warn}`, or the file's content itself.
 """
@@ -30,8 +30,10 @@ class CalibrationError(DicastError, ValueError):
 
 
 def with_calibration(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
-    """The job's document with the calibration that it names in its place. `folder` is where relative paths start; None:
-    no file may be named. Raises `CalibrationError`."""
+    """Return the job's document with the content of the calibration file that it names.
+
+    Relative paths start at `folder`; with None no file may be named. Raises `CalibrationError`.
+    """
     given = document.get("calibration")
     if isinstance(given, str):
         given = {"file": given}
@@ -44,7 +46,8 @@ def with_calibration(document: Mapping[str, Any], folder: Path | None, read: Rea
 
 
 def calibration_in(path: str, read: Read, on_mismatch: Literal["refuse", "warn"] = "refuse") -> Calibration:
-    """The calibration in a file, for `EvaluationJob(calibration=...)`. Raises `CalibrationError`, `JobFileError`."""
+    """Return the calibration in a file, for `EvaluationJob(calibration=...)`. Raises `CalibrationError`,
+    `JobFileError`."""
     return Calibration.model_validate({**_content(path, read), "on_mismatch": on_mismatch})
 
 
@@ -63,8 +66,11 @@ def _content(path: str, read: Read) -> dict[str, Any]:
 
 
 def calibration_warnings(job: EvaluationJob, models: Sequence[Sequence[str]]) -> list[str]:
-    """What the job's calibration was made with that the job has not, a line each; `models` are those of each judge's
-    deployments. Raises `JobRefused` if there is anything, unless the job only warns."""
+    """Return a line for each thing that the job's calibration was made with and the job does not have; `models` are
+    those of each judge's deployments.
+
+    Raises `JobRefused` if there is anything, unless the job only warns.
+    """
     if job.calibration is None:
         return []
     # The report's many types: only jobs with a calibration need any of them to be checked.

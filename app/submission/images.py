@@ -1,4 +1,4 @@
-"""Whether the images of a job's items can be used, and are shown to nobody who sees none, before the job is taken."""
+"""Checks before a job is accepted that its items' images can be used, and that all of its judges can see images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dicast.app.refusals import JobRefused
 from dicast.config.pools import PoolSpec
 
 MAX_INLINE_BYTES = 50_000_000
-"""Of images that come as data with the job itself: until it starts, the store holds them."""
+"""The most bytes of images that come as data with the job itself: until it starts, the store holds them."""
 
 
 class SeenItems:
-    """Looks at the kinds and the images of a job's items; without `files` no file may be named as an image."""
+    """Collects the kinds and checks the images of a job's items; without `files` no file may be named as an image."""
 
     def __init__(self, job: EvaluationJob, *, files: bool) -> None:
         self._inline = not isinstance(job.items, ItemSource)
@@ -29,7 +29,7 @@ class SeenItems:
         self._kinds: set[AskedKind] = set()
 
     def watching(self, seen: Callable[[Item], None]) -> Callable[[Item], None]:
-        """`seen`, after the item's images were looked at. What it gives raises `ImageError`."""
+        """Return a callback that checks an item's images and then passes the item on. It raises `ImageError`."""
 
         def look(item: Item) -> None:
             self._kinds.add(item.asked_as)
@@ -46,7 +46,8 @@ class SeenItems:
         return look
 
     def settled(self, job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> EvaluationJob:
-        """The job with what was seen of its items. Raises `JobRefused` where there are images and a judge has none."""
+        """Return the job with what was collected. Raises `JobRefused` if there are images and a judge cannot see
+        any."""
         mark = "none" if not self._any else "files" if self._files else "no_files"
         for agent, of_agent in zip(job.agents, specs, strict=True):
             for spec in of_agent:
@@ -60,7 +61,7 @@ class SeenItems:
 
 
 def anchored(job: EvaluationJob, folder: Path) -> EvaluationJob:
-    """The job with whole paths in the place of those of its own items' images: workers read the files."""
+    """Return the job with absolute paths of its own items' images, because workers read the files."""
     if isinstance(job.items, ItemSource) or not any(item.all_images for item in job.items):
         return job
 
@@ -73,7 +74,7 @@ def anchored(job: EvaluationJob, folder: Path) -> EvaluationJob:
 
 
 def with_images(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The document of a job file with whole paths of the images that its items name."""
+    """Return the document of a job file with absolute paths of its items' images."""
     items = document.get("items")
     if not isinstance(items, list):
         return document

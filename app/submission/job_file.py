@@ -51,12 +51,12 @@ class JobFileError(DicastError, ValueError):
 
 
 def load_job(path: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping in a file, or from standard input if `path` is '-'; raises `JobFileError`. A mapping is taken as it
-    would be from a file of the current folder.
+    """Return the mapping in a file, or in standard input if `path` is '-'. Raises `JobFileError`. A mapping is treated
+    as if it came from a file in the current folder.
 
-    A relative path of a file of items or ratings is taken from the job file's folder and made absolute, `~` and
-    `$NAME` in it are replaced (`DatasetError` if that cannot be). Rubrics that it names are put into their places
-    (`RubricError`), and a calibration (`CalibrationError`). Nothing else is checked: that is `EvaluationJob`'s part.
+    The relative path of an item or ratings file starts at the job file's folder and is made absolute; `~` and `$NAME`
+    in it are expanded (`DatasetError` if that fails). Rubrics that the job names are inserted (`RubricError`), and so
+    is a calibration (`CalibrationError`). Nothing else is checked: that is up to `EvaluationJob`.
     """
     if isinstance(path, Mapping):
         document, folder = dict(path), Path.cwd()
@@ -68,7 +68,7 @@ def load_job(path: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
-    """The mapping of plain data in a file, or from standard input if `path` is '-'; raises `JobFileError`."""
+    """Return the mapping of plain data in a file, or in standard input if `path` is '-'. Raises `JobFileError`."""
     try:
         return read_mapping(_bytes(path), yaml=not path.lower().endswith(".json"), wanted=wanted)
     except JobFileError as error:
@@ -77,7 +77,7 @@ def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
 
 
 def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -> dict[str, Any]:
-    """The mapping in a JSON document, or a YAML one, that came from elsewhere; raises `JobFileError`.
+    """Return the mapping in a JSON or YAML document that came from elsewhere. Raises `JobFileError`.
 
     Paths in it stay as they are.
     """
@@ -93,8 +93,8 @@ def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -
 
 
 def check_bounds(document: Mapping[str, Any]) -> None:
-    """Raises `JobFileError` for a mapping of more than `MAX_VALUES` keys and values, counted wherever they are reached,
-    and for one that is nested deeper than `MAX_DEPTH`. Takes time by the bounds, not by the document."""
+    """Raise `JobFileError` for a mapping of more than `MAX_VALUES` keys and values, counted wherever they are reached,
+    or nested deeper than `MAX_DEPTH`. The time is bounded by these limits, not by the document."""
     level: list[Any] = [document]
     values = 1
     for _ in range(MAX_DEPTH):
@@ -117,13 +117,13 @@ def check_bounds(document: Mapping[str, Any]) -> None:
 
 
 def load_rubric(name: str) -> Dimension:
-    """The dimension of a rubric: one of the library by its name, or one in a YAML or JSON file by its path. Raises
-    `RubricError`, or `JobFileError` for a file that cannot be read."""
+    """Return the dimension of a rubric: one of the library by its name, or one in a YAML or JSON file by its path.
+    Raises `RubricError`, or `JobFileError` for a file that cannot be read."""
     return Dimension.model_validate(rubric(name, Path.cwd(), read_document))
 
 
 def load_calibration(path: str, on_mismatch: Literal["refuse", "warn"] = "refuse") -> Calibration:
-    """The calibration that `dicast calibrate` wrote to a file, for `EvaluationJob(calibration=...)`. Raises
+    """Return the calibration that `dicast calibrate` wrote to a file, for `EvaluationJob(calibration=...)`. Raises
     `CalibrationError`, or `JobFileError` for a file that cannot be read."""
     return calibration_in(path, read_document, on_mismatch)
 
@@ -156,7 +156,7 @@ def override(document: dict[str, Any], assignment: str) -> None:
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """The collector would look at the live nodes again and again, and more than double the time."""
+    """Pause the garbage collector, which would visit the live nodes again and again and more than double the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -235,7 +235,7 @@ def _yaml(raw: bytes) -> Any:
 
 
 def _check_bounds(root: yaml.Node) -> None:
-    """Refuses, before it is built, what is too large or too deep with each alias counted as all that it stands for."""
+    """Reject, before it is built, a document that is too large or too deep, with each alias counted in full."""
     level, depth, values = [root], 1, 1
     while level := list(islice(chain.from_iterable(map(_inner, level)), MAX_VALUES)):
         depth, values = depth + 1, values + len(level)
@@ -252,9 +252,10 @@ def _inner(node: yaml.Node) -> Iterable[yaml.Node]:
 
 
 class _Loader(Composer, yaml.CSafeLoader):
-    """YAML 1.2's core types, without the infinite numbers, and merge keys; each key once, a text or a whole number.
+    """Loads YAML 1.2's core types, without the infinite numbers, and merge keys; keys are unique texts or whole
+    numbers.
 
-    Below Python's composer, for libyaml's own overflows the stack where brackets are nested deeply.
+    It uses Python's composer, because libyaml's own overflows the stack on deeply nested brackets.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (not ClassVar: the base class says so)
@@ -310,7 +311,7 @@ def _problem(message: str, at: Any) -> yaml.MarkedYAMLError:
 
 
 def _check_texts(document: dict[str, Any]) -> None:
-    """Half a surrogate pair, which JSON can spell, has no place in any store or file."""
+    """Reject half of a surrogate pair, which JSON can spell and no store or file can hold."""
     try:
         json.dumps(document, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Whether a job can try out what its probes ask for."""
+"""Checks that a job can try out what its probes ask for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dicast.app.refusals import JobRefused
 
 
 def check_probes(job: EvaluationJob, lanes: Sequence[Lane]) -> None:
-    """Raises `JobRefused` for a probe that would compare a thing with itself, or not be reached."""
+    """Raise `JobRefused` for a probe that would compare a thing with itself, or that would never be reached."""
     if job.question is not None and (found := tried(job.probes)):
         raise JobRefused(
             f"probes: {found[0].probe!r} is tried out behind all items, and a job with a question ends before; "

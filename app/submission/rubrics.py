@@ -1,8 +1,8 @@
 """Rubrics: dimensions in files of their own, by path or by name from the library that comes with Dicast.
 
-Where a job's `dimensions` are a text, or hold one in a list, it is a rubric: a name of the library (`faithfulness`)
-or the path of a YAML or JSON file with the fields of one `Dimension`. `{rubric: faithfulness, weight: 2}` takes one and
-changes some of its fields.
+If a job's `dimensions` is a text, or a list that contains one, the text is a rubric: a name of the library
+(`faithfulness`) or the path of a YAML or JSON file with the fields of one `Dimension`. `{rubric: faithfulness, weight:
+2}` takes a rubric and changes some of its fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARY = Path(config.__file__).parent / "rubrics"
 ENDINGS = (".yaml", ".yml", ".json")
 
 Read = Callable[[str], dict[str, Any]]
-"""Reads the mapping in a file."""
+"""A function that reads the mapping in a file."""
 
 
 class RubricError(DicastError, ValueError):
@@ -34,13 +34,13 @@ class RubricError(DicastError, ValueError):
 
 
 def names() -> list[str]:
-    """The rubrics of the library."""
+    """Return the names of the library's rubrics."""
     return sorted(path.stem for path in LIBRARY.glob("*.yaml"))
 
 
 def place(name: str, folder: Path | None) -> Path:
-    """Where the rubric lies that a job in `folder` names; None: it may name those of the library alone. Raises
-    `RubricError`."""
+    """Return the path of the rubric that a job in `folder` names; with None only those of the library may be named.
+    Raises `RubricError`."""
     if name.lower().endswith(ENDINGS) or "/" in name:
         if folder is None:
             known = ", ".join(names())
@@ -57,7 +57,8 @@ def place(name: str, folder: Path | None) -> Path:
 
 
 def rubric(name: str, folder: Path | None, read: Read) -> dict[str, Any]:
-    """The fields of a rubric's dimension, by the name or path that a job in `folder` gives. Raises `RubricError`."""
+    """Return the fields of a rubric's dimension, by the name or path that a job in `folder` gives. Raises
+    `RubricError`."""
     path = place(name, folder)
     fields = read(str(path))
     try:
@@ -69,7 +70,7 @@ def rubric(name: str, folder: Path | None, read: Read) -> dict[str, Any]:
 
 
 def with_rubrics(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
-    """The job's document with the rubrics that it names in their places; for `folder` see `place`."""
+    """Return the job's document with the rubrics that it names inserted; `folder` is as in `rubric`."""
     given = document.get("dimensions")
     if isinstance(given, str):
         given = [given]

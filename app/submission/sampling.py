@@ -1,4 +1,4 @@
-"""Which items people should rate, and the file that they fill in: it is read by `ratings:` as it is."""
+"""Draws the items that people should rate, and writes the file that they fill in: `ratings:` reads it as it is."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ SHOWN = ("prompt", "reference", "text", "text_a", "text_b")
 
 
 class NoSample(DicastError, ValueError):
-    """The sample that is asked for cannot be drawn or written; the message says why."""
+    """The requested sample cannot be drawn or written; the message says why."""
 
     problem = "no-sample"
 
 
 @dataclass(frozen=True, slots=True)
 class SampleWishes:
-    """How many items, and how they are drawn: evenly; from each value of the metadata `strata` its share; or the
-    likelier the more the judges of a finished job (its folder and report) `disagreed`. The same `seed` draws the same
-    items."""
+    """The number of items to draw, and the method: uniformly; from each value of the metadata `strata` its share; or
+    with probabilities that grow with how much the judges of a finished job (its folder and report) `disagreed`. The
+    same `seed` draws the same items."""
 
     size: int
     strata: str | None = None
@@ -49,8 +49,11 @@ class SampleWishes:
 
 
 def write_sample(job: EvaluationJob, wishes: SampleWishes, out: Path) -> int:
-    """Draw the sample and write it to `out` (.csv or .jsonl), in random order; how many items the job has. Memory is
-    that of the sample and a few numbers an item. Raises `NoSample`, `NoLibraries`, `DatasetError`, OSError."""
+    """Draw the sample and write it to `out` (.csv or .jsonl), in random order; return how many items the job has.
+
+    It takes the memory of the sample and a few numbers per item. Raises `NoSample`, `NoLibraries`, `DatasetError`,
+    OSError.
+    """
     try:
         import numpy as np  # noqa: PLC0415  (of the extra `scores`)
 
@@ -92,7 +95,8 @@ def _drawn(job: EvaluationJob, wishes: SampleWishes, rng: Any) -> tuple[Sample, 
 
 
 def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
-    """How far the judges lie apart on each item, in parts of the scale; the mean of the others where it is unknown."""
+    """Return the spread of the judges' scores on each item, as a share of the scale; the mean of the others if it is
+    unknown."""
     import numpy as np  # noqa: PLC0415
 
     from dicast.app.reports.scores import item_names, load_scores  # noqa: PLC0415
@@ -145,8 +149,8 @@ def _row(item: Item, rater: str, dimensions: Sequence[str], probability: float |
 
 
 def _told(item: Item) -> str:
-    """What people are shown to rate: the text, the conversation turn by turn, or the candidates by their ids, which an
-    order names."""
+    """Return what people are shown to rate: the text, the conversation turn by turn, or the candidates by their ids,
+    which an order names."""
     turns = [f"[{turn.role}] {turn.content or turn.calls}" for turn in item.messages or ()]
     candidates = [f"[{candidate.id}] {candidate.text}" for candidate in item.candidates or ()]
     return item.text or "\n\n".join(turns or candidates)

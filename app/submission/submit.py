@@ -37,8 +37,10 @@ from dicast.workers.nodes.registry import Node
 
 
 def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
-    """The job, validated, with an id, and with the rubrics and the calibration that a document names in their places.
-    Raises `InvalidJob` (a `ValueError`), `RubricError`, `CalibrationError`, or TypeError for what is no job at all."""
+    """Return the job, validated, with an id, and with the rubrics and the calibration that a document names inserted.
+
+    Raises `InvalidJob` (a `ValueError`), `RubricError`, `CalibrationError`, or TypeError for what is no job at all.
+    """
     if isinstance(job, Mapping):
         try:
             check_bounds(job)
@@ -50,7 +52,7 @@ def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
 
 
 def new_job_id() -> str:
-    """Sortable by the eye, unique by chance (64 bits)."""
+    """Return an id that sorts by time and is unique by chance (64 bits)."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(8)}"
 
 
@@ -70,7 +72,7 @@ class Prepared:
     ratings: RatingCounts | None = None
     warnings: Sequence[str] = ()
     variants: int = 0
-    """Of the items, those that probes try out."""
+    """The number of items that are variants for probes."""
 
     @property
     def id(self) -> str:
@@ -83,12 +85,12 @@ class Prepared:
 
     @property
     def calls(self) -> int:
-        """Calls if nothing is called twice: a batched one asks for all dimensions."""
+        """The number of calls if nothing is called twice: a batched call covers all dimensions."""
         return self._calls(self.items) + self._apart
 
     @property
     def probe_calls(self) -> int:
-        """Of the calls, those that are made for probes alone."""
+        """The number of calls that are made for probes alone."""
         return self._calls(self.variants) + self._apart
 
     def _calls(self, items: int) -> int:
@@ -96,23 +98,23 @@ class Prepared:
 
     @property
     def _apart(self) -> int:
-        """What it takes more to ask for each dimension of some variants alone."""
+        """The extra calls for variants whose dimensions are judged one per call."""
         alone = count_variants([probe for probe in self.job.probes if probe.probe == "batching"], self.own)
         return alone * sum(lane.units_per_item - lane.units_per_item // lane.stride for lane in self.lanes)
 
     @property
     def own(self) -> int:
-        """The items without the variants of them."""
+        """The number of items without their variants."""
         return self.items - self.variants
 
 
 def prepared(
     job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings, image_files: bool = True
 ) -> Prepared:
-    """Everything that can be checked of a job without a store: its shape, its pools, every item of its file. Without
-    `image_files` its items may name no files as images.
+    """Check everything about a job that can be checked without a store: its shape, its pools, every item of its file.
 
-    Raises `InvalidJob`, `UnknownPool`, `JobRefused`, `ImageError` or `datasets.DatasetError`.
+    Without `image_files` its items may name no files as images. Raises `InvalidJob`, `UnknownPool`, `JobRefused`,
+    `ImageError` or `datasets.DatasetError`.
     """
     job = anchored(checked(job), Path.cwd())
     if isinstance(job.items, list):
@@ -182,13 +184,13 @@ def prepared(
 
 
 def _kept_fields(job: EvaluationJob) -> dict[str, str]:
-    """The metadata that items must have, each with the field of the job that wants it."""
+    """Return the metadata that items must have, each with the field of the job that needs it."""
     wanted = dict.fromkeys(job.groups, "groups") | ({job.cluster: "cluster"} if job.cluster is not None else {})
     return {name: wanted.get(name, "keep") for name in job.kept_of_items}
 
 
 def _check_units(job: EvaluationJob, items: int, most: int) -> None:
-    """Raises `JobRefused` for a job that would fill the store with its plan alone."""
+    """Raise `JobRefused` for a job whose plan alone would fill the store."""
     units = items * len(job.agents) * len(job.dimensions) * job.rounds
     if units > most:
         raise JobRefused(
@@ -198,8 +200,11 @@ def _check_units(job: EvaluationJob, items: int, most: int) -> None:
 
 
 def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict[str, str]:
-    """What the job's record has of its question: that there is one, and how many pairs of items it compares. Raises
-    `JobRefused` where its groups have not as many items, or where its calls do not suffice for one."""
+    """Return the fields of the job's record about its question: that there is one, and how many pairs of items it
+    compares.
+
+    Raises `JobRefused` if its groups differ in size, or if its calls do not suffice for one item.
+    """
     if job.question is None:
         return {}
     most, calls = job.question.most_calls, sum(lane.units_per_item // lane.stride for lane in plan)
@@ -217,19 +222,23 @@ def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict
 
 
 def _absolute(path: str) -> str:
-    """Workers read the file too, from wherever they run."""
+    """Return the absolute path, because workers read the file too, from wherever they run."""
     return str(Path(datasets.located(path, Path.cwd())).resolve())
 
 
 def wanting_libraries(job: EvaluationJob) -> str:
-    """The first field of a job that needs the libraries of the extra `scores` in its workers, '' if none does."""
+    """Return the first field of a job that needs the libraries of the extra `scores` in its workers, '' if none
+    does."""
     wanted = {"question": job.question, "ratings": job.ratings, "groups": job.groups, "calibration": job.calibration}
     return next((name for name, value in wanted.items() if value), "")
 
 
 def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
-    """What the caller should know where no living worker has the libraries that a job needs, as far as they all tell:
-    its report comes without statistics. Raises `JobRefused` for a question, which nobody could answer."""
+    """Return a warning if no living worker has the libraries that a job needs, as far as they report: its report comes
+    without statistics.
+
+    Raises `JobRefused` for a question, which nobody could answer.
+    """
     field = wanting_libraries(job)
     if not field or not living:
         return None
@@ -246,7 +255,7 @@ def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
 
 
 def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expires_in_s: float | None = None) -> str:
-    """Store a job in the ledger; returns its id. Nothing is sent yet. Raises `JobConflict`, or `JobRefused` if its
+    """Store a job in the ledger; return its id. Nothing is sent yet. Raises `JobConflict`, or `JobRefused` if its
     `finish_by` has passed.
 
     With `start_in_s` the housekeeping starts it then. A job that is not started within `expires_in_s` never is.
@@ -262,7 +271,7 @@ def submit(job: Prepared, *, ledger: LedgerClient, start_in_s: float = 0.0, expi
 
 @contextlib.contextmanager
 def traced_submission(tracer: Tracer | None, job: Prepared) -> Iterator[Prepared]:
-    """The job as it is to be submitted: where traces are on within a span, which the job remembers."""
+    """Yield the job as it is to be submitted: where traces are on, within a span whose context the job stores."""
     if tracer is None:
         yield job
         return
@@ -271,8 +280,10 @@ def traced_submission(tracer: Tracer | None, job: Prepared) -> Iterator[Prepared
 
 
 def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
-    """The pools of an agent's deployments; raises `UnknownPool`, or `JobRefused` if two are the same, or a model is not
-    what its pool serves."""
+    """Return the pools of an agent's deployments.
+
+    Raises `UnknownPool`, or `JobRefused` if two deployments are the same, or a pool does not serve the model.
+    """
     specs = [pools.get(deployment.pool) for deployment in agent.choices]
     seen: set[tuple[str, str]] = set()
     for spec, deployment in zip(specs, agent.choices, strict=True):
@@ -289,7 +300,7 @@ def _models(agent: Agent, specs: Sequence[PoolSpec]) -> list[str]:
 
 
 def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pools) -> None:
-    """Raises `JobRefused` where another model would answer than the one that is named."""
+    """Raise `JobRefused` if another model would answer than the one that is named."""
     model = deployment.model
     if model is None:
         return
@@ -310,7 +321,7 @@ def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pool
 
 
 def _check_labels(agent: str, specs: Sequence[PoolSpec], labels: Mapping[str, str], pools: Pools) -> None:
-    """Raises `JobRefused` where nodes without the job's labels might call for it."""
+    """Raise `JobRefused` if nodes without the job's labels might make its calls."""
     for spec in specs:
         if missing := {name: value for name, value in labels.items() if spec.labels.get(name) != value}:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(missing.items()))

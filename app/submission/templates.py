@@ -1,4 +1,4 @@
-"""Whether a job's template fits its items, before the job is taken; and templates in files of their own."""
+"""Checks that a job's template fits its items before the job is accepted, and reads templates from files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from dicast.app.refusals import JobRefused
 from dicast.app.rendering import shared
 
 MOST_TRIED = 100_000
-"""Items, or fewer by the number of templates; each takes a tenth of a millisecond. What fails behind them fails when it
-is to be judged."""
+"""The most items tried, divided by the number of templates; each takes a tenth of a millisecond. Items beyond fail when
+they are to be judged."""
 MOST_WORK = 1_000_000_000
-"""Of all that is tried, as templates count it: some seconds of CPU time. It ends the trial as `MOST_TRIED` does."""
+"""The most work of all trials, as templates count it: some seconds of CPU time. It ends the trial as `MOST_TRIED`
+does."""
 TRIED_AT_ONCE = 64
 BYTES_AT_ONCE = 250_000
-"""Renderings that are asked for together, or fewer by their items' texts. Other jobs' trials wait meanwhile."""
+"""Renderings that are requested together, or fewer by their items' texts. Other jobs' trials wait meanwhile."""
 PAIRS_TRIED = 3
-"""Of each list of candidates: all have the same fields."""
+"""The pairs tried of each list of candidates: all have the same fields."""
 _CODE = "5f0c2a9be1d47783"
 
 
 class Trials:
-    """Tries the first of a job's items on all of its templates. Raises `JobRefused` for what is no template."""
+    """Tries all of a job's templates on its first items. Raises `JobRefused` for an invalid template."""
 
     def __init__(self, job: EvaluationJob) -> None:
         self._job = job
@@ -46,7 +47,7 @@ class Trials:
                 raise JobRefused(printable(f"{field}: {error}", 300)) from None
 
     def add(self, item: Item) -> None:
-        """Take the next item. Raises `JobRefused`, naming template, item and field, for one that does not fit; that may
+        """Take the next item. Raises `JobRefused`, naming template, item and field, for one that does not fit; it may
         be an earlier one."""
         if self._items <= 0 or self._work <= 0:
             return
@@ -68,7 +69,7 @@ class Trials:
 
 
 def _needed(job: EvaluationJob) -> Iterator[tuple[str, str]]:
-    """The templates by which anything is shown, each once, with its field."""
+    """Yield the templates by which anything is shown, each once, with its field."""
     fields = {job.template: "template"}
     fields |= {agent.template: f"agents: the template of {agent.name!r}" for agent in job.agents}
     fields |= {d.template: f"dimensions: the template of {d.id!r}" for d in job.dimensions}
@@ -79,13 +80,13 @@ def _needed(job: EvaluationJob) -> Iterator[tuple[str, str]]:
 
 
 def _judged(job: EvaluationJob, item: Item) -> Iterable[Item]:
-    """The item as it is judged: of a list of candidates some of its pairs."""
+    """Return the item as it is judged: of a list of candidates some of its pairs."""
     return [item] if job.pairs is None else islice(PairsOfLists(job.pairs).items(item), PAIRS_TRIED)
 
 
 def with_template(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The job's document with the texts of the templates' files in the place of their names: of the job, its agents and
-    its dimensions. A text that has neither `{{` nor a line break is a name. Raises `JobRefused`."""
+    """Return the job's document with the contents of the template files that it, its agents and its dimensions name. A
+    text that has neither `{{` nor a line break is a file name. Raises `JobRefused`."""
     found = _read("template", document, folder)
     for field in ("agents", "dimensions"):
         if isinstance(parts := found.get(field), list):
