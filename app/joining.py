@@ -113,9 +113,9 @@ class ServerClient:
         try:
             given = Given.model_validate_json(answer.content)
         except ValidationError as error:
-            raise ServerAway(f"{self._url} answers what is no registration: {error.error_count()} mistakes") from None
+            raise ServerAway(f"{self._url} sent an invalid registration: {error.error_count()} mistakes") from None
         if urlsplit(given.store_url).scheme not in STORE_SCHEMES:
-            raise PutOut("the server gives an address of the store that is none")
+            raise PutOut("the server gave an invalid address of the store")
         return given
 
     def heartbeat(self, node: str, token: str) -> HeartbeatToken | None:
@@ -188,7 +188,7 @@ class Member:
             try:
                 self._client.leave(self.given.node, self._token.text)
             except DicastError as error:
-                logger.warning("node %s leaves without a word: %s", self.given.node, error)
+                logger.warning("node %s could not report that it leaves: %s", self.given.node, error)
         self._client.close()
 
     def beat(self) -> float:
@@ -209,7 +209,7 @@ class Member:
         member = self.given
         given = self._client.register(self._name, (member.node, self._token.text))
         if (given.node, given.store_url) != (member.node, member.store_url):
-            raise PutOut(f"the server knows {member.node} no more: a new start makes it {given.node}")
+            raise PutOut(f"the server no longer knows {member.node} and has named it {given.node}: restart it")
         self.given = given
         self._token = HeartbeatToken(given.heartbeat_token, self._now() + given.expires_in_s)
         logger.warning("node %s was not known any more, and is registered again", given.node)

@@ -190,7 +190,7 @@ class Gatherer:
             except Exception as error:  # whatever it is, its job must end
                 if is_away(error):
                     raise
-                logger.exception("job %s is finished without this", job.id, extra={"job": job.id})
+                logger.exception("job %s is finished without the step that failed", job.id, extra={"job": job.id})
                 return None
 
         kept = await tried(lambda: self._keep_items(job))

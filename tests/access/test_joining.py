@@ -147,7 +147,7 @@ def test_one_whose_token_ran_out_while_it_was_away_starts_anew(server, host, clo
     member = member_of(server, host)
     clock.s += 8000
     host.s += 8000
-    with pytest.raises(PutOut, match="a new start makes it gpu-1#"):
+    with pytest.raises(PutOut, match="has named it gpu-1#"):
         member.beat()
 
 
