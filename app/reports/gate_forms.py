@@ -61,7 +61,7 @@ def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[s
 
 
 def markdown(verdict: GateVerdict, report: Report) -> str:
-    """A summary for a pull request: the verdict, the checks, and the means."""
+    """Return a summary for a pull request: the verdict, the checks, and the means."""
     head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
     lines = [f"### Job {_plain(report.job_id)} {head[verdict.passed]}", ""]
     counts = f"{report.scored:,} of {report.units:,} units have a score"

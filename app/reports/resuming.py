@@ -49,7 +49,7 @@ def kept_items(folder: Path) -> Iterator[Item]:
 def set_aside(
     results_dir: str | Path, job_id: str, incarnation: str, *, waits: Callable[[], bool], run: int = 1
 ) -> None:
-    """Move an ended job's opinions and errors to where `earlier` reads them, while the job `waits` to be started. All
+    """Move an ended job's opinions and errors to the folder `earlier`, while the job `waits` to be started. All
     files written afterwards belong to the new run, the `run`-th since the first.
 
     The function may be killed and called again, and be called by several processes at once; a late call changes
