@@ -20,7 +20,7 @@ from click import Option
 
 from dicast import config
 from dicast.app import logs
-from dicast.app.access.secret import TokenSecret
+from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
@@ -49,7 +49,8 @@ from dicast.workers.broker.profiles import (
 from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource
 from dicast.workers.store.connection import StoreClient, connect, connect_async
-from dicast.workers.store.embedded import ensure_running
+from dicast.workers.store.embedded import ensure_running, has_data
+from dicast.workers.store.empty import EmptyStore
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
 
@@ -129,6 +130,13 @@ class Dicast(Celery):  # type: ignore[misc]
         settings = self.settings
         return settings.redis_url or ensure_running(settings.state_dir, idle_s=settings.store_idle).url
 
+    @property
+    def nothing_stored(self) -> bool:
+        """Whether the store is the embedded one, and has never run here: there is nothing to be asked of it, and no
+        worker lives. Commands that only look do not start it then."""
+        settings = self.settings
+        return not settings.redis_url and not settings.joins and not has_data(settings.state_dir)
+
     @cached_property
     def store(self) -> StoreClient:
         """A client for synchronous callers."""
@@ -198,6 +206,8 @@ class Dicast(Celery):  # type: ignore[misc]
         """Access tokens. Raises `SecretMissing` if no secret is set."""
         from dicast.app.access.tokens import Tokens
 
+        if not self.token_secrets:
+            raise SecretMissing  # before a store is started for it
         return Tokens(self.store, self.settings.namespace, self.token_secrets)
 
     @cached_property
@@ -245,6 +255,15 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def ledger(self) -> LedgerClient:
         return LedgerClient(self.store, self.keys, self.intervals)
+
+    @property
+    def existing_ledger(self) -> LedgerClient:
+        """The ledger, for whoever asks about jobs that were submitted before; starts no store that has never run."""
+        return LedgerClient(EmptyStore(), self.keys, self.intervals) if self.nothing_stored else self.ledger
+
+    def living_nodes(self) -> list[Node]:
+        """Return the nodes that are heard, for people; starts no store that has never run."""
+        return [] if self.nothing_stored else self.registry.alive()
 
     def secrets(self) -> list[str]:
         """Return values that no output may show: secrets of the settings and the membership, and the keys of pools."""
@@ -336,9 +355,11 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def scrape(self) -> tuple[SharedState, Demand]:
         """Read the shared state of the installation from the store now. Raises redis errors."""
-        from dicast.app.monitoring.demand import read_scrape
+        from dicast.app.monitoring.demand import read_scrape, scrape_of_nothing
 
         settings = self.settings
+        if self.nothing_stored:
+            return scrape_of_nothing(settings.slots)
         return read_scrape(self.store_url, self.keys, settings.max_concurrent_llm_calls, settings.slots)
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from dicast.workers.admission.leases import LeaseStore, Want
 from dicast.workers.nodes.orders import OrderKind, Orders
 from dicast.workers.nodes.registry import Node
 from dicast.workers.store.connection import connect_async
-from dicast.workers.store.embedded import server_command, stop
+from dicast.workers.store.embedded import ensure_running, has_data, server_command, stop
 from tests.e2e.cluster import ROOT, Simulated
 
 POOLS = """
@@ -400,9 +401,25 @@ def test_the_command_tells_and_its_exit_code_too(environ: dict[str, str]) -> Non
 
 def test_without_redis_the_embedded_store_is_looked_at(environ: dict[str, str]) -> None:
     del environ["REDIS_URL"]
+    state_dir = environ["DICAST_STATE_DIR"]
+    found = one(list(examine(environ)), "store")
+    assert found.severity is Severity.OK
+    assert re.search(
+        r"the embedded Valkey of .*: Valkey \d+\.\d+\.\d+, which the first job or worker starts", found.message
+    )
+    assert not has_data(state_dir)
     try:
+        ensure_running(state_dir)
         findings = list(examine(environ))
-        assert "the embedded Valkey of" in one(findings, "store").message
+        assert "answers in" in one(findings, "store").message
         assert by_area(findings)["persistence"] is Severity.OK
     finally:
-        assert stop(environ["DICAST_STATE_DIR"])
+        assert stop(state_dir)
+
+
+def test_a_machine_without_a_server_for_it_is_told(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    del environ["REDIS_URL"]
+    monkeypatch.setattr("platform.machine", lambda: "sparc")
+    found = one(list(examine(environ)), "store")
+    assert found.severity is Severity.ERROR
+    assert "there is no Valkey for this machine" in found.message

@@ -22,7 +22,7 @@ def check_health(*, beat: bool = False) -> Exit:
         said = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
         sys.stdout.write(f"{said}\n")
         return Exit.OK if age_s is not None and age_s < BEAT_SILENT_S else Exit.FAILED
-    here = [node for node in dicast.registry.alive() if node.host == socket.gethostname()]
+    here = [node for node in dicast.living_nodes() if node.host == socket.gethostname()]
     stuck = [f"{node.name} takes no work: {node.stuck}" for node in here if node.stuck]
     sys.stdout.write(("; ".join(stuck) or (f"{len(here)} well" if here else "no worker of this host is heard")) + "\n")
     return Exit.OK if here and not stuck else Exit.FAILED

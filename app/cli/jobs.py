@@ -30,7 +30,7 @@ STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LO
 
 
 def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
-    found = list(application(terminal).ledger.jobs(newest))
+    found = list(application(terminal).existing_ledger.jobs(newest))
     if json:
         _print_json(terminal, [_plain(status, report=False) for status in found])
         return
@@ -64,7 +64,7 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
     `UnknownJob`."""
     dicast = application(terminal)
     try:
-        status = dicast.ledger.status(job_id)
+        status = dicast.existing_ledger.status(job_id)
     except UnknownJob as unknown:
         filed = filed_report(dicast, unknown)
         shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}

@@ -120,7 +120,7 @@ def _document(path: str, project: str | None, assignments: list[str]) -> dict[st
 def watch_job(terminal: Terminal, job_id: str, options: RunOptions) -> Exit:
     """Follow a job that was submitted before."""
     dicast = application(terminal)
-    dicast.ledger.status(job_id)
+    dicast.existing_ledger.status(job_id)
     with Interrupts() as interrupts:
         return _followed(terminal, dicast, job_id, options, interrupts)
 
@@ -155,7 +155,7 @@ def _run_local(
 
 
 def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts) -> Exit:
-    if not options.detach and not dicast.registry.alive():
+    if not options.detach and not dicast.living_nodes():
         raise Refused(NO_WORKER)
     if options.new:
         with contextlib.suppress(UnknownJob):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dicast.app.access.keys import AccessKeys
 from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
-from dicast.app.cluster.queues import waiting_units
+from dicast.app.cluster.queues import Waiting, waiting_units
 from dicast.app.cluster.satisfied import unsatisfied
 from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
 from dicast.workers.admission.holders import read_holder
@@ -60,6 +60,8 @@ class ClusterParts(Protocol):
     def registry(self) -> Registry: ...
     @property
     def ledger(self) -> LedgerClient: ...
+    @property
+    def nothing_stored(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Cluster:
     # ------------------------------------------------------------------ what there is
     def nodes(self, status: NodeStatus | None = None) -> list[NodeView]:
         """All that are known, or those of one status, by name."""
+        if self._app.nothing_stored:
+            return []
         holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
         held = Counter(holder.node for holder in holders if not holder.cut)
         revoked = self._revoked()
@@ -137,7 +141,11 @@ class Cluster:
     def status(self) -> ClusterStatus:
         """All of it, at about one instant."""
         app, nodes = self._app, self.nodes()
-        waiting = waiting_units(app, app.pools.pools, app.store, in_store=app.broker.is_store)
+        waiting = (
+            Waiting({})
+            if app.nothing_stored
+            else waiting_units(app, app.pools.pools, app.store, in_store=app.broker.is_store)
+        )
         living = [node for node in nodes if node.status is not NodeStatus.OFFLINE]
         working = [node for node in living if node.status is NodeStatus.ONLINE]
         return ClusterStatus(

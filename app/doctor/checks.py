@@ -13,14 +13,15 @@ from dicast.app.doctor.finding import Finding, Severity
 from dicast.app.doctor.governor import governor
 from dicast.app.doctor.jobs import jobs
 from dicast.app.doctor.providers import call_pool, provider
-from dicast.app.doctor.store import store
-from dicast.app.doctor.workers import bounds, queues, unserved, workers
+from dicast.app.doctor.store import store, store_program
+from dicast.app.doctor.workers import NO_WORKER, bounds, queues, unserved, workers
 from dicast.config.pools import PoolsError, PoolSpec
 from dicast.config.settings import Settings
 
 
 def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
-    """Run all checks, each after those that it depends on. Without a store, the checks of its contents are left out."""
+    """Run all checks, each after those that it depends on. Without a store, the checks of its contents are left out;
+    an embedded store that has never run is not started for them."""
     yield from _settings(dicast.settings)
     try:
         pools = dicast.pools
@@ -42,6 +43,12 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
             if finding.severity is Severity.OK:
                 usable.append(spec)
             yield finding
+    if dicast.nothing_stored and not call and dicast.settings.broker_url is None:
+        yield store_program(dicast)
+        yield NO_WORKER
+        if pools is not None:
+            yield from bounds(dicast)
+        return
     reached = True
     for finding in store(dicast):
         reached = reached and not (finding.area == "store" and finding.severity is Severity.ERROR)

@@ -16,6 +16,7 @@ from dicast.app.doctor.finding import Finding, Severity
 from dicast.workers.broker.profiles import Broker
 from dicast.workers.store.connection import connect
 from dicast.workers.store.daemon import DaemonError
+from dicast.workers.store.embedded import server_version
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 PINGS = 5
@@ -43,6 +44,22 @@ def understood(url: str) -> bool:
     return True
 
 
+def store_program(dicast: Dicast) -> Finding:
+    """Check that the embedded store could be started, where it has never run."""
+    try:
+        version = server_version()
+    except DaemonError as error:
+        return _does_not_start(error)
+    return Finding(
+        Severity.OK, "store",
+        f"the embedded Valkey of {dicast.settings.state_dir}: Valkey {version}, which the first job or worker starts",
+    )  # fmt: skip
+
+
+def _does_not_start(error: DaemonError) -> Finding:
+    return Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
+
+
 def store(dicast: Dicast) -> Iterator[Finding]:
     given = dicast.settings.redis_url
     if given and not understood(given):
@@ -51,7 +68,7 @@ def store(dicast: Dicast) -> Iterator[Finding]:
     try:
         url = dicast.store_url
     except DaemonError as error:
-        yield Finding(Severity.ERROR, "store", f"the embedded Valkey does not start: {error}", "set REDIS_URL instead")
+        yield _does_not_start(error)
         return
     client: Any = connect(url, retries=0)
     place = _place(url) if given or dicast.settings.joins else f"the embedded Valkey of {dicast.settings.state_dir}"

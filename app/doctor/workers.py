@@ -12,6 +12,10 @@ from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.nodes.orders import Orders
 
+NO_WORKER = Finding(
+    Severity.WARNING, "worker", "none is alive: jobs wait", "celery -A dicast worker, or dicast run --local"
+)
+
 
 def workers(dicast: Dicast) -> Iterator[Finding]:
     alive = dicast.registry.alive()
@@ -38,9 +42,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
         else:
             yield Finding(Severity.WARNING, "worker", f"{facts} is silent; others take its work over")
     if not alive:
-        yield Finding(
-            Severity.WARNING, "worker", "none is alive: jobs wait", "celery -A dicast worker, or dicast run --local"
-        )
+        yield NO_WORKER
         return
     limits = {node.limit for node in alive}
     if len(limits) > 1:
@@ -81,7 +83,7 @@ def unserved(dicast: Dicast) -> Iterator[Finding]:
 
 def bounds(dicast: Dicast) -> Iterator[Finding]:
     """Yield pools whose own limits are cut by the limit over all calls."""
-    most = min([node.limit for node in dicast.registry.alive()] or [dicast.settings.max_concurrent_llm_calls])
+    most = min([node.limit for node in dicast.living_nodes()] or [dicast.settings.max_concurrent_llm_calls])
     for spec in dicast.pools.pools.values():
         cut = spec.cut_to(most)
         if cut is not None:

@@ -44,6 +44,12 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
     return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters)
 
 
+def scrape_of_nothing(slots: int) -> tuple[SharedState, Demand]:
+    """What a scrape tells where no store has ever run."""
+    shared, work = SharedState((), ()), LedgerWork(unended=0, units=0, done=0, calls=())
+    return shared, Demand(work, _wanted(work, shared, 0, slots), 0, {}, {})
+
+
 def _serves(node: Node, pool: str) -> bool:
     """Return whether a node serves a pool. A node whose version does not report pools serves all if it judges."""
     return pool in node.pools if node.version else node.judges

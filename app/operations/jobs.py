@@ -55,7 +55,7 @@ def send(dicast: Dicast, job_id: str) -> Exception | None:
 
 def cancel(dicast: Dicast, job_id: str) -> JobState:
     """Make no new calls for a job, and return its state before. Raises `UnknownJob`."""
-    before, finish = dicast.ledger.cancel(job_id)
+    before, finish = dicast.existing_ledger.cancel(job_id)
     if finish:
         dicast.send_task(FINISH_JOB, args=(job_id,), queue=CONTROL_QUEUE)
     return before
@@ -71,7 +71,7 @@ def resume(dicast: Dicast, job_id: str) -> bool:
 
     Raises `UnknownJob` or `JobNotEnded`.
     """
-    status = dicast.ledger.status(job_id)
+    status = dicast.existing_ledger.status(job_id)
     if status.state is JobState.COMPLETED and not status.counters["failed"] and status.done == status.units:
         return False
     before = dicast.ledger.resume(job_id)
@@ -93,7 +93,7 @@ def _forgotten(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> 
     """Make the ledger forget an ended job. Returns its state before, '' if the ledger has no such job. Raises
     `JobNotEnded`."""
     until = time.monotonic() + ANNOUNCED_IN_S
-    while (state := dicast.ledger.delete(job_id)) == "unannounced":
+    while (state := dicast.existing_ledger.delete(job_id)) == "unannounced":
         if time.monotonic() > until:
             raise JobNotEnded(job_id, "not announced yet to those who wait for it", what)
         time.sleep(LOOK_S)
@@ -115,7 +115,9 @@ def delete(dicast: Dicast, job_id: str) -> list[Path]:
 
     try:
         known = bool(_forgotten(dicast, job_id))
-        removed = remove(dicast.settings.results_dir, job_id, lambda: dicast.ledger.incarnation(job_id) is None)
+        removed = remove(
+            dicast.settings.results_dir, job_id, lambda: dicast.existing_ledger.incarnation(job_id) is None
+        )
         if not known and not removed:
             raise UnknownJob(job_id)
         return earlier_folders(dicast.settings.results_dir, job_id)
@@ -151,7 +153,7 @@ def results_of(dicast: Dicast, job_id: str) -> tuple[Report, Path]:
     from dicast.app.reports.collecting import results_root  # noqa: PLC0415  (takes long to load)
 
     try:
-        status = dicast.ledger.status(job_id)
+        status = dicast.existing_ledger.status(job_id)
     except UnknownJob as unknown:
         return filed_report(dicast, unknown), Path(dicast.settings.results_dir)
     if status.report is None:

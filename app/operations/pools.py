@@ -29,7 +29,7 @@ T = TypeVar("T")
 def look(dicast: Dicast, only: str | None = None) -> SharedState:
     """Read the state of all pools, or of one. Raises `UnknownPool` for a name that is neither in the pools file nor
     in use."""
-    shared = read_shared(dicast.store_url, dicast.keys)
+    shared = SharedState((), ()) if dicast.nothing_stored else read_shared(dicast.store_url, dicast.keys)
     if only is None:
         return shared
     states = [state for state in shared.pools if state.pool == only]
@@ -121,6 +121,8 @@ def change(dicast: Dicast, pool: str, override: Mapping[str, Any]) -> Overrides:
     `UnknownPool` or `OverrideError`.
     """
     given = {name: value for name, value in override.items() if name in TABLES and isinstance(value, Mapping)}
+    if dicast.nothing_stored:
+        dicast.pools.get(pool)  # nobody's calls know another one: refused before a store is started for it
 
     def changed(live: dict[str, Any]) -> dict[str, Any]:
         merged = {name: _merged(live.get(name, {}), entries) for name, entries in given.items()}

