@@ -1,4 +1,4 @@
-"""Acknowledgements of a moment in one round trip to Redis, kept until the server has them.
+"""Acknowledgements in batches, one round trip to Redis each, kept until the server has them.
 
     batch_acks(connection.channel())       # before anything is consumed or set on its `qos`
 
@@ -25,7 +25,7 @@ from dicast.workers.system import private
 logger = logging.getLogger(__name__)
 
 TOGETHER_S = 0.05
-"""How long an acknowledgement waits for others: alone it would cost as much as the rest of its message's way."""
+"""How long an acknowledgement waits for others: alone it would cost as much as all other steps of its message."""
 RETRY_S = 1.0
 
 
@@ -35,7 +35,7 @@ def batch_acks(channel: Any) -> None:
 
 
 def pending_acks() -> frozenset[str]:
-    """Delivery tags of tasks that have ended but whose messages the server may still hold as unacknowledged."""
+    """Return the delivery tags of ended tasks whose messages the server may still hold as unacknowledged."""
     return frozenset(tag for pending in _pending.values() for tag in pending.tags)
 
 
@@ -82,7 +82,7 @@ class BatchedQoS(redis.QoS):  # type: ignore[misc]
 
 
 class _PendingAcks:
-    """The tags that wait, of all channels that share one key of unacknowledged messages."""
+    """The pending tags of all channels that share one key of unacknowledged messages."""
 
     def __init__(self) -> None:
         self.tags: set[str] = set()
@@ -90,7 +90,7 @@ class _PendingAcks:
         self._asked = False
 
     def adopt(self, qos: BatchedQoS) -> None:
-        """The newest channel is the one most likely to be connected."""
+        """Use this channel from now on: the newest one is the most likely to be connected."""
         self._qos, self._asked = qos, False
         self._ask(TOGETHER_S)
 
@@ -99,7 +99,7 @@ class _PendingAcks:
         self._ask(TOGETHER_S)
 
     def reject(self, tag: str, requeue: bool) -> None:
-        """Over the newest channel, for the one that brought it is closed."""
+        """Reject a message over the newest channel, because the one that delivered it is closed."""
         if requeue and self._qos is not None and self._qos.channel.connection is not None:
             self._qos.restore_by_tag(tag, leftmost=True)
         elif not requeue:
@@ -109,7 +109,7 @@ class _PendingAcks:
         self._asked = False
         tags = list(self.tags)
         if not tags or self._qos is None or self._qos.channel.connection is None:
-            return  # the next channel brings them
+            return  # the next channel sends them
         try:
             self._qos.delete(tags)
         except self._qos.channel.connection_errors as error:

@@ -1,7 +1,7 @@
-"""A Redis that refuses commands for a while is one that is away: the worker reconnects instead of ending.
+"""Treats a Redis that rejects commands for a while as unreachable: the worker reconnects instead of ending.
 
-Read-only (a replica, a fail-over), full, or unblocked by a change of roles: kombu counts these answers as errors of a
-channel, which end a worker that gets one while it consumes. They pass, so consuming begins anew until they have.
+It may be read-only (a replica, a fail-over), full, or unblocked by a change of roles. kombu counts these answers as
+channel errors, which end a worker that gets one while it consumes. They are temporary, so consuming is retried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class OutlivedQoS(QoS):  # type: ignore[misc]
-    """A task may end after the channel that brought it: its message has been put back, and comes again."""
+    """Ignores acknowledgements over a closed channel: the message has been put back, and is delivered again."""
 
     def ack(self, delivery_tag: str) -> None:
         if self.channel.closed:
@@ -44,7 +44,7 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
 
 
 def reconnect_when_refused() -> None:
-    """From now on, in this process, kombu's Redis transport treats an error answer as a lost connection, and outlives
+    """Have kombu's Redis transport, in this process, treat an error answer as a lost connection, and ignore
     acknowledgements over a lost one."""
     if ResponseError not in Transport.connection_errors:
         Transport.connection_errors = (*Transport.connection_errors, ResponseError)
@@ -52,8 +52,8 @@ def reconnect_when_refused() -> None:
 
 
 def outlive_odd_broadcasts() -> None:
-    """From now on, in this process, what is published where remote control listens and is none of it is told of, and
-    ends nobody. kombu takes it for a message, whatever it is."""
+    """Have foreign data on the channels of remote control logged and ignored, in this process. kombu takes anything
+    there for a message, and would end on it."""
 
     def outliving(receive: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(receive)

@@ -1,7 +1,7 @@
-"""Messages that no task can be made of are set aside, counted, and stop nobody.
+"""Dead letters: messages that no task can be made of are set aside and counted.
 
-kombu ends the worker on the first message that is not its own JSON, when it has been taken from the queue already.
-Here the messages are looked at before kombu reads them.
+kombu ends the worker on the first message that is not its own JSON, after taking it from the queue. Here messages are
+checked before kombu reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 RAW_MAX_BYTES = 4_000_000
 KEPT = 1000
 MAX_BYTES = 10_000
-"""Of each message so much is kept."""
+"""How much of each message is kept."""
 
 
 class DeadLetters:
@@ -38,7 +38,7 @@ class DeadLetters:
         self._set_aside = client.register_script(script_text(HERE / "dead_letter.lua"))
 
     def add(self, queue: str, reason: str, message: bytes | str) -> None:
-        """Set one aside. Its content is kept in the store alone, for it may be anything."""
+        """Set a message aside. Its content is kept only in the store and not logged, since it may be anything."""
         queue = queue.encode("utf-8", "backslashreplace").decode()
         text = message if isinstance(message, str) else message.decode("utf-8", "backslashreplace")
         text = text.encode("utf-8", "backslashreplace")[:MAX_BYTES].decode("utf-8", "ignore")
@@ -56,7 +56,7 @@ class DeadLetters:
 
 
 def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None]) -> None:
-    """Have `refuse(queue, reason, message)` called for what a Redis channel takes and kombu could not read."""
+    """Have `refuse(queue, reason, message)` called for messages from a Redis channel that kombu could not read."""
     client = channel.client
     read = client.parse_response
 
@@ -71,7 +71,7 @@ def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None])
 
 
 def read_message(raw: bytes) -> dict[str, Any] | None:
-    """What kombu makes a message of; None if it cannot."""
+    """Parse what kombu makes a message of; None if kombu could not."""
     try:
         payload = loads(raw)
     except Exception:  # noqa: BLE001  (also whatever kombu makes of typed values, as {"__type__": "decimal"})
@@ -98,7 +98,7 @@ def read_message(raw: bytes) -> dict[str, Any] | None:
 
 
 def _are_encodable(*texts: str) -> bool:
-    """Whether these can be names in the store: lone surrogates cannot."""
+    """Return whether these texts can be names in the store; lone surrogates cannot."""
     try:
         for text in texts:
             text.encode()
@@ -108,7 +108,7 @@ def _are_encodable(*texts: str) -> bool:
 
 
 def _is_encoded(body: str, encoding: Any) -> bool:
-    """Whether kombu can undo the encoding of a body."""
+    """Return whether kombu can decode a body."""
     try:
         if encoding == "base64":
             b64decode(body)

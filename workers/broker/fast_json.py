@@ -1,4 +1,4 @@
-"""JSON of messages read by orjson, in place of kombu's own reading, which calls a hook for each object in a text.
+"""Reads the JSON of messages with orjson instead of kombu's own reader, which calls a hook for each object in a text.
 
     use_for_messages()          # from now on, in this process, for all that is of type application/json
 
@@ -19,16 +19,16 @@ _TYPED = b"__type__"
 
 
 def loads(text: bytes | bytearray | memoryview | str) -> Any:
-    """As `kombu.utils.json.loads`, with the same errors."""
+    """Parse JSON like `kombu.utils.json.loads`, with the same errors."""
     try:
         raw = text.encode() if isinstance(text, str) else bytes(text)
         if _TYPED not in raw:
             return orjson.loads(raw)
-    except ValueError:  # kombu reads it, or tells what is wrong
+    except ValueError:  # kombu reads it, or raises its own error
         pass
     return json.loads(text)
 
 
 def use_for_messages() -> None:
-    """Have kombu read with `loads`; it writes as before."""
+    """Have kombu read JSON with `loads`; it writes as before."""
     register("json", json.dumps, loads, content_type="application/json", content_encoding="utf-8")

@@ -3,7 +3,7 @@
     fetch_in_batches(channel, gate.room, dead_letters.add, in_hand)       # a channel of `batch_acks`
 
 kombu pops one message in each turn of its hub and notes it in a transaction over a client made for it. Here the pop
-only wakes; one script takes what there is room for. What is no message at all is set aside.
+only wakes the worker; one script takes as many messages as there is room for. Data that is no message is set aside.
 
 A message that was popped and could not be noted, because the server went away in between, is nowhere but in this
 process: it stays in `in_hand`, and the next channel puts it back. So does what a pop has brought over a connection that
@@ -43,12 +43,11 @@ def _open() -> bool:
 def fetch_in_batches(
     channel: Any, room: Callable[[], int], refuse: Refuse, in_hand: InHand, closed: Callable[[], bool] = _open
 ) -> None:
-    """Let a Redis channel take at most `room()` messages at once, and none while that is 0.
+    """Have a Redis channel take at most `room()` messages at once, and none while that is 0.
 
-    While it is `closed()`, what a pending pop has brought is read all the same, so that it can go back: kombu would
-    leave it in the socket, where nobody finds it.
-    `refuse(queue, reason, message)` is called for what cannot be read. `in_hand` outlives the channel. A message whose
-    noting was done, and only the answer lost, comes twice.
+    While it is `closed()`, the result of a pending pop is read all the same, so that the message can go back: kombu
+    would leave it unread in the socket. `refuse(queue, reason, message)` is called for data that cannot be read.
+    `in_hand` outlives the channel. If a message was noted and only the answer was lost, it is delivered twice.
     """
     client = private.new_client(channel)
     while in_hand:
@@ -60,7 +59,7 @@ def fetch_in_batches(
 
 
 def read_pops(channels: Iterable[Any], in_hand: InHand) -> None:
-    """Read what the pending pops of Redis channels have brought already, without waiting for any."""
+    """Read the results of pending pops of Redis channels that have arrived already, without waiting."""
     for channel in channels:
         if private.waits_for_pop(channel):
             with contextlib.suppress(*channel.connection_errors, RedisError):
@@ -91,7 +90,7 @@ def _read(channel: Any, take: Any, room: Callable[[], int], refuse: Refuse, in_h
 
 
 def _popped(channel: Any) -> Any:
-    """What the pending pop has brought: the key of a queue and a message, or nothing."""
+    """Return the result of the pending pop: the key of a queue and a message, or nothing."""
     try:
         return channel.client.parse_response(channel.client.connection, "BRPOP")
     except channel.connection_errors:

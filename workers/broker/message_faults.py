@@ -1,7 +1,7 @@
-"""What is wrong with a message, before Celery makes a request of it: anybody can write into a queue.
+"""Finds faults in a message before Celery makes a request of it: anybody may be able to write into a queue.
 
-Celery trusts the types of its own protocol. A time limit of three numbers, a stamp that is a list, a lone surrogate in
-an id come to light where a request is started, announced or stored, in a loop that serves all the others.
+Celery trusts the types of its own protocol. A time limit of three numbers, a stamp that is a list or a lone surrogate
+in an id would raise where a request is started, announced or stored, in a loop that serves all messages.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from celery.app.task import Context
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 BODY_MAX_BYTES = 1_000_000
-"""Messages carry ids; the largest here have some thousand bytes."""
+"""Messages carry ids only; the largest have some thousand bytes."""
 TEXT_MAX = 10_000
 SECONDS_MAX = 10 * 365 * 86_400.0
 ETA_MAX = timedelta(days=1)
 """A message that waits for its time waits in a worker."""
 RETURNS = "dicast-returns"
-"""Header: how many workers were lost with the message in their hands."""
+"""The header that counts the workers that were lost while they held the message."""
 RETURNS_MAX = 5
 REDELIVERIES = "x-delivery-count"
-"""RabbitMQ's own header: how often the message has come again, whatever the reason."""
+"""RabbitMQ's own header that counts redeliveries, whatever the reason."""
 REDELIVERIES_MAX = 19
-"""RabbitMQ drops it after one more (workers/broker/profiles.py), and tells nobody."""
+"""After one more, RabbitMQ drops the message silently (workers/broker/profiles.py)."""
 
 COMES_BACK = "comes back"
 
 _TEXTS = ("root_id", "parent_id", "group", "shadow", "argsrepr", "kwargsrepr")
 CALLBACKS_MAX = 100
-"""Each of them is a message more."""
+"""The most callbacks of one kind, since each of them is another message."""
 _SENT = frozenset({
     "eta", "expires", "group", "group_index", "id", "ignore_result", "origin", "parent_id", "replaced_task_nesting",
     "retries", "root_id", "shadow", "stamped_headers", "stamps", "timelimit",
 })  # fmt: skip
 _OWN = frozenset(dir(Context)) - _SENT
-"""Headers become attributes of the task's `request`: none may take the place of those that Celery does not send as
-headers. A text of 200,000 characters as `errbacks` would be 200,000 messages."""
+"""Headers become attributes of the task's `request`, so none may replace an attribute that Celery does not send as a
+header. A text of 200,000 characters as `errbacks` would become 200,000 messages."""
 
 
 def fault(headers: Any, properties: Mapping[str, Any]) -> str:
-    """Why no request may be made of a message with these headers and properties; '' if one may."""
+    """Return why no request may be made of a message with these headers and properties; '' if one may."""
     if not isinstance(headers, dict) or not isinstance(headers.get("task"), str):
         return "no task message"
     if not _OWN.isdisjoint(headers):
@@ -81,7 +81,7 @@ def fault(headers: Any, properties: Mapping[str, Any]) -> str:
 
 
 def body_fault(message: Any) -> str:
-    """Why no task can be called with a message's body; '' if one can."""
+    """Return why no task can be called with a message's body; '' if one can."""
     if len(message.body or "") > BODY_MAX_BYTES:
         return "too large"
     try:
@@ -101,7 +101,7 @@ def body_fault(message: Any) -> str:
 
 
 def _embeds(embed: dict[str, Any] | None) -> bool:
-    """Callbacks, errbacks and chain are lists of signatures, the chord is one."""
+    """Return whether callbacks, errbacks and chain are lists of signatures, and the chord is a signature."""
     if not embed:
         return True
     if not embed.keys() <= {"callbacks", "errbacks", "chain", "chord"}:
@@ -147,7 +147,7 @@ def _is_limit(value: Any) -> bool:
 
 
 def _is_near(value: Any) -> bool:
-    """Whether it is a time, and at most `ETA_MAX` away."""
+    """Return whether the value is a time, and at most `ETA_MAX` away."""
     if isinstance(value, datetime):
         time = value
     else:

@@ -1,9 +1,9 @@
-"""What one installation's queues and exchanges are called, where several share a broker.
+"""The names of one installation's queues and exchanges, where several installations share a broker.
 
     Names().of("provider.openai")          -> provider.openai
     Names("blue").of("provider.openai")    -> provider.openai@blue
 
-Holds: names of two installations never meet, for nothing plain holds an '@', nor does an encoded namespace.
+Holds: names of two installations are never equal, since neither plain names nor encoded namespaces contain '@'.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class Names:
 
 
 def plain(name: str) -> str:
-    """The name without its namespace."""
+    """Return the name without its namespace."""
     return name.partition(_MARK)[0]

@@ -1,4 +1,5 @@
-"""Whether a message is let in: signed if it must be, well formed, and read from the queue that it was sent to."""
+"""Checks whether a message is accepted: signed if it must be, well formed, and read from the queue that it was sent
+to."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ from dicast.workers.broker.signing import is_signed
 
 
 def objection(app: Any, message: Any, queue: str | None, common: Container[str]) -> str:
-    """Why a message is set aside instead of handled; '' if it is not. `queue` is the gated one that it was read from,
-    None for one of the `common`. A moved message would have its pool called under another's lease."""
+    """Return why a message is set aside instead of handled; '' if it is accepted.
+
+    `queue` is the gated queue that it was read from, None for one of the `common` queues. A message moved to another
+    queue would have its pool called under another pool's lease.
+    """
     key: str | None = getattr(app, "message_key", None)
     if key and not is_signed(key, message.headers or {}, message.body or ""):
         return "unsigned"
@@ -25,5 +29,5 @@ def objection(app: Any, message: Any, queue: str | None, common: Container[str])
 
 
 def raw(body: Any) -> bytes | str:
-    """A message's body as it may be kept."""
+    """Return a message's body in a form that can be stored."""
     return body if isinstance(body, bytes | str) else repr(body)

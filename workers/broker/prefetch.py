@@ -1,10 +1,10 @@
 """Messages of a RabbitMQ queue, fetched several at a time, as many as a gate has room for.
 
-A quorum queue knows a limit of unacknowledged messages for each consumer alone, which cannot change while that
-consumes; and a message is acknowledged late, so one limit for all that runs and all that waits would be wrong at once
-for a pool whose limit moves. Here a consumer may be sent as many as there is room for when it begins. When they have
-come, and there is room again, another one takes its place: what the old one brought stays with this process, and is
-acknowledged as ever. Holds: of what waits at the gate, never more than there was room for is added at a time.
+A quorum queue has a limit of unacknowledged messages per consumer, which cannot change while the consumer is active.
+Since messages are acknowledged late, such a limit would cover all that run and all that wait, and would soon be wrong
+for a pool whose limit moves. Here a consumer may receive as many messages as there is room for when it begins. When
+they have arrived, and there is room again, another consumer takes its place; the messages of the old one stay with this
+process and are acknowledged as usual. Holds: no more messages are added to the gate at a time than it had room for.
 
 All on the hub's thread.
 """
@@ -16,8 +16,9 @@ from typing import Any
 
 
 class Prefetch:
-    """`consumer` is kombu's, of one queue on a channel of its own, and does not consume yet; `room` is the gate's.
-    `read_on` handles what came behind the broker's word: it is out of the socket, so that no poll tells of it."""
+    """The prefetch of one queue. `consumer` is kombu's, on a channel of its own, and does not consume yet; `room` is
+    the gate's. `read_on` handles messages that were read from the socket together with the broker's confirmation, since
+    no poll reports them."""
 
     def __init__(self, consumer: Any, room: Callable[[], int], read_on: Callable[[], None]) -> None:
         self._consumer, self._room, self._read_on = consumer, room, read_on
@@ -32,8 +33,8 @@ class Prefetch:
         consumer.on_message = taken
 
     def look(self) -> None:
-        """Once in every turn of the hub, from nowhere else: it waits for the broker's word. Raises the transport's
-        errors; the connection is lost then."""
+        """Request more messages if there is room. Call it once in every turn of the hub, and nowhere else: it waits for
+        the broker's confirmation. Raises the transport's errors; the connection is lost then."""
         if self._to_come > 0 or self._stopped:
             return
         room = self._room()
@@ -45,10 +46,10 @@ class Prefetch:
             self._read_on()
 
     def stop(self) -> None:
-        """Nothing comes any more, except what has been sent already."""
+        """Stop fetching; only messages that have been sent already still arrive."""
         self._stopped = True
         self._consumer.cancel()
 
     def abandon(self) -> None:
-        """Its connection is lost."""
+        """Stop, because the connection is lost."""
         self._stopped = True

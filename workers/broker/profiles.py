@@ -1,6 +1,6 @@
 """Where messages wait: in the store itself (Redis, Valkey, also behind Sentinel), or in RabbitMQ's quorum queues.
 
-A profile is all that differs for Celery. Leases, ledger and results are in the store in both.
+A profile has all settings of Celery that differ. Leases, ledger and results are in the store in both cases.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ MAX_CONNECTIONS = 1000
 ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
 
 HEARTBEAT_S = 10.0
-"""A worker that RabbitMQ has not heard for twice as long has its messages taken back."""
+"""RabbitMQ takes back the messages of a worker that it has not heard from for twice as long."""
 DELIVERIES = 20
-"""Times that a message comes again before RabbitMQ drops it; the ledger sends it anew where it is still wanted."""
+"""How often RabbitMQ redelivers a message before it drops it; the ledger sends it anew if it is still needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """`settings` are Celery's, `queue_arguments` those of every queue; `is_store`: messages wait in the store."""
+    """A broker profile. `settings` are Celery's, `queue_arguments` are for every queue; `is_store` says that messages
+    wait in the store."""
 
     settings: Mapping[str, Any]
     is_store: bool
@@ -32,18 +33,19 @@ class Broker:
 
     @classmethod
     def of(cls, store_url: str, rabbitmq_url: str | None = None) -> Broker:
-        """Raises `ValueError` for an address that is of neither kind, and quotes nothing of it."""
+        """Return the profile for these URLs. Raises `ValueError` for a URL of neither kind; the message quotes nothing
+        of it."""
         return rabbitmq(rabbitmq_url) if rabbitmq_url else store(store_url)
 
     def short_lived(self, for_s: float, most: int) -> Mapping[str, Any]:
-        """Queue arguments where messages are worth nothing soon, and few are enough: nobody may be there to take them.
-        In the store they stay."""
+        """Return queue arguments for messages that soon expire, of which few are enough, since nobody may take them. In
+        the store such messages stay."""
         own = {} if self.is_store else {"x-message-ttl": round(1000 * for_s), "x-max-length": most}
         return {**self.queue_arguments, **own}
 
 
 def store(url: str) -> Broker:
-    """The store as its own broker."""
+    """Return the profile of the store as broker."""
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "socket_timeout": ANSWER_TIMEOUT_S,
@@ -60,7 +62,8 @@ def store(url: str) -> Broker:
 
 
 def rabbitmq(url: str) -> Broker:
-    """RabbitMQ 3.10 or newer, `amqp://` or `amqps://`; nodes of one cluster are separated by ';'.
+    """Return the profile of RabbitMQ 3.10 or newer, at `amqp://` or `amqps://`; nodes of a cluster are separated by
+    ';'.
 
     Every message is confirmed by a majority of the queue's replicas before it counts as sent.
     """
@@ -85,6 +88,6 @@ def rabbitmq(url: str) -> Broker:
 
 
 def result_backend(store_url: str) -> str:
-    """Celery's `result_backend` for the store."""
+    """Return Celery's `result_backend` for the store."""
     backend = "SentinelBackend" if is_sentinel(store_url) else "RedisBackend"
     return f"dicast.workers.runtime.result_backend:{backend}+{backend_url(store_url)}"

@@ -53,7 +53,7 @@ class StoreQueueLengths:
 
 
 class DeclaredQueueLengths:
-    """For any broker, over a connection of its own, in a helper thread."""
+    """Works for any broker, over a connection of its own, in a helper thread."""
 
     def __init__(self, app: Any) -> None:
         self._app, self._lock = app, threading.Lock()
@@ -75,7 +75,7 @@ class DeclaredQueueLengths:
             except (*connection.connection_errors, *connection.channel_errors) as error:
                 connection.collect()
                 self._connection = None
-                raise OperationalError(f"the broker does not tell of {queue}: {error}") from error
+                raise OperationalError(f"the broker does not report on {queue}: {error}") from error
 
     def close(self) -> None:
         with self._lock:

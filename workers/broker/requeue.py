@@ -1,7 +1,7 @@
-"""Unacknowledged messages on their way back to their queues, in one step for many.
+"""Puts unacknowledged messages back into their queues, many in one step.
 
-kombu moves each by itself, in a transaction that all others who move one disturb, and a store whose memory is full
-refuses it. A message goes behind those that wait: one that kills its workers then stands in front of nobody.
+kombu moves each by itself, in a transaction that conflicts with all concurrent ones, and that a store with full memory
+rejects. A message goes behind those that wait, so that one that kills its workers does not hold up others.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = False) -> int:
-    """Put messages back that a Redis channel's key of unacknowledged ones holds; returns how many it still held. Each
-    goes back at most once, however many are at it together. `lost`: the worker that held them is gone, which is
-    counted in the message itself (`RETURNS`)."""
+    """Put back messages from a Redis channel's key of unacknowledged ones; returns how many of them it still held.
+
+    Each goes back at most once, however many processes do this concurrently. `lost` says that the worker that held them
+    is gone, which is counted in the messages (`RETURNS`).
+    """
     unacked, index = channel.unacked_key, channel.unacked_index_key
     queue_of = cache(partial(private.queue_of, channel))
     restore, restored = client.register_script(script_text(_REQUEUE)), 0
@@ -47,7 +49,7 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
 
 
 def _again(entry: bytes | str, lost: bool) -> tuple[str, str, str]:
-    """Exchange, routing key, and the message as it goes back. Its typed values stay as they are written."""
+    """Return exchange, routing key, and the message as it goes back. Its typed values stay as they are written."""
     message, exchange, routing_key = json.loads(entry)
     message["properties"]["delivery_info"]["redelivered"] = True
     headers = message["headers"]

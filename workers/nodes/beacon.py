@@ -1,4 +1,4 @@
-"""The thread that renews a node's beacon, and reads in the answer what operators want of the node."""
+"""The thread that renews a node's beacon, and reads operators' orders for the node from the answer."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from dicast.workers.system.supervision import supervised_thread
 logger = logging.getLogger(__name__)
 
 ACKNOWLEDGE_LOOK_S = 0.02
-"""How often a node that has been given an order looks whether it is carried out far enough to be acknowledged."""
+"""How often a node with a new order checks whether the order is in force and can be acknowledged."""
 
 
 class Duties(Protocol):
-    """What a beacon asks of its worker; on the beacon's thread."""
+    """What a beacon needs of its worker. It calls these on its own thread."""
 
     @property
     def stuck(self) -> str:
-        """What the node should take and does not; '' if all is well."""
+        """The work that the node should take and does not, as a sentence; '' if all is well."""
 
     @property
     def judges(self) -> bool:
-        """Whether it reads the queue of any pool."""
+        """Whether the node reads the queue of any pool."""
 
     def served(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The pools whose units it takes, and the queues it reads."""
+        """Return the pools whose units the node takes, and the queues that it reads."""
 
     def vitals(self) -> Vitals: ...
     def obey(self, order: Order | None) -> bool:
-        """Have an order, or none, be in force; whether it is, so that it can be acknowledged."""
+        """Put an order, or none, into force; returns whether it is in force, so that it can be acknowledged."""
 
 
 class Resting:
@@ -58,15 +58,15 @@ class Resting:
 
 @dataclass(slots=True)
 class _Ends:
-    """What wakes the thread, and what ends it."""
+    """The signals that wake and end the thread."""
 
     wake: threading.Event
     stop: bool = False
 
 
 class Beacon:
-    """Renews a node's beacon from a supervised thread until it is stopped. `make_registry` makes the thread one of its
-    own; `look` is asked each time for the node's width, `duties` for its worker."""
+    """Renews a node's beacon from a supervised thread until it is stopped. `make_registry` makes a registry for that
+    thread. Each time, `look` returns the node's width and `duties` its worker's duties."""
 
     def __init__(
         self, make_registry: Callable[[], Registry], node: Node, look: Callable[[], RulesStatus],
@@ -81,7 +81,7 @@ class Beacon:
         self._thread.start()
 
     def wake(self) -> None:
-        """Be heard now, and read what the answer says. Any thread."""
+        """Renew the beacon now, and read the answer. Any thread."""
         self._ends.wake.set()
 
     def stop(self) -> None:
@@ -101,7 +101,8 @@ class Beacon:
             logger.warning("node %s leaves without a word: %s", self._node.id, error)
 
     def _announce(self, registry: Registry) -> float:
-        """Be heard once, and once more when an order is carried out; returns how long to wait, s."""
+        """Renew the beacon, and once more when an order is in force; returns how long to wait until the next time,
+        s."""
         duties = self._duties()
         try:
             order = self._told(registry, duties)

@@ -1,9 +1,9 @@
-"""What operators want of nodes: orders, which stand in the store until they are taken back, and requests, which are for
-now and are lost with whoever does not hear them.
+"""What operators want of nodes: orders, which are kept in the store until they are taken back, and requests, which are
+for now and are lost if the node is not listening.
 
-A node reads its order in the answer to its beacon, and is woken by a word on a channel, so that it reads it at once. It
-acknowledges in its next beacon: by then no call begins there any more. The store itself grants nothing to a node that
-has an order (`admit.lua`), from the moment it is written.
+A node reads its order in the answer to its beacon, and is woken over a channel so that it reads it at once. It
+acknowledges the order in its next beacon; by then no call begins there any more. The store itself grants nothing to a
+node that has an order (`admit.lua`), from the moment it is written.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class OrderKind(StrEnum):
     CORDON = "cordon"
     """Begin no calls."""
     DRAIN = "drain"
-    """The same, and hand back what is not done when the deadline is over."""
+    """Begin no calls, and hand back what is not done at the deadline."""
     REMOVE = "remove"
-    """The same, and end the process."""
+    """Begin no calls, hand back what is not done at the deadline, and end the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`id` tells it from others of its kind; `at` is Unix seconds by the store's clock; `deadline_s`, of a drain and a
-    removal, counts from when the node reads it."""
+    """An order for a node. `id` distinguishes it from others of its kind. `at` is Unix seconds by the store's clock.
+    `deadline_s`, of a drain or a removal, counts from when the node reads the order."""
 
     id: str
     kind: OrderKind
@@ -47,7 +47,7 @@ class Order:
 
     @classmethod
     def read(cls, text: str | None) -> Order | None:
-        """None if there is none, or if it is of a version that knows other orders."""
+        """Parse an order; None if there is none, or if it is of a version that knows other orders."""
         if not text:
             return None
         try:
@@ -61,7 +61,7 @@ _ORDER = TypeAdapter(Order)
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """A request: messages that wait for a lease go back to their queues, so many of each pool."""
+    """A request to put messages that wait for a lease back into their queues: how many of each pool."""
 
     id: str
     node: str
@@ -69,7 +69,7 @@ class GiveBack:
 
     @classmethod
     def read(cls, text: str) -> GiveBack | None:
-        """None if it is none."""
+        """Parse a request; None if the text is none."""
         try:
             return _GIVE_BACK.validate_json(text)
         except ValidationError:
@@ -81,14 +81,14 @@ REPLIES_KEPT_S = 10
 
 
 class Requests:
-    """Asks nodes for something now; who does not hear it does not answer."""
+    """Sends requests to nodes. A node that is not listening does not answer."""
 
     def __init__(self, client: StoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
 
     def give_back(self, units: Mapping[str, Mapping[str, int]], wait_s: float) -> dict[str, dict[str, int]]:
-        """Have each of these nodes give back so many messages of each pool; returns how many each did, of those that
-        answered in time."""
+        """Have each of these nodes give back so many messages of each pool; returns how many each gave back, for the
+        nodes that answered in time."""
         id_, found = secrets.token_hex(8), dict[str, dict[str, int]]()
         for node, wanted in units.items():
             self._redis.publish(self._keys.told, orjson.dumps(GiveBack(id_, node, wanted)))
@@ -111,10 +111,12 @@ class Orders:
     def give(
         self, node: str, kind: OrderKind, *, by: str, deadline_s: float = 0.0, busy: bool = True
     ) -> tuple[Order, int]:
-        """Have an order stand for a node; returns it, and how many leases the node holds. One of the same kind and
-        deadline that stands already is kept, so that giving it twice is giving it once; a removal is never replaced.
-        Unless `busy`, it is not given to a node that holds leases: the order returned then has no id; nor has it if
-        there is no such node, which -1 leases tell."""
+        """Give a node an order; returns the order in force, and how many leases the node holds.
+
+        If an order of the same kind and deadline is in force it is kept, so that a repeated order has no effect. A
+        removal is never replaced. Unless `busy`, no order is given to a node that holds leases: the returned order has
+        no id then. If there is no such node, the order has no id and the number of leases is -1.
+        """
         at = self._redis.time()[0]
         order = Order(secrets.token_hex(8), kind, by, at, deadline_s)
         standing, leases = self._set(
@@ -124,7 +126,7 @@ class Orders:
         return Order.read(standing) or Order("", kind, by, at, deadline_s), leases
 
     def take_back(self, node: str) -> None:
-        """No order stands for the node any more, unless it is to be removed."""
+        """Take back the node's order, unless the node is to be removed."""
         self._set(keys=self._own_keys(), args=[node, "", "1", self._keys.told])
 
     def _own_keys(self) -> list[str]:
@@ -132,10 +134,10 @@ class Orders:
         return [k.orders, k.holders, k.nodes, k.gone_facts]
 
     def all(self) -> dict[str, Order]:
-        """Those that stand, by node."""
+        """Return all orders in force, by node."""
         found = self._redis.hgetall(self._keys.orders).items()
         return {node: order for node, text in found if (order := Order.read(text)) is not None}
 
     def of(self, node: str) -> Order | None:
-        """The order that stands for a node."""
+        """Return the order in force for a node; None if there is none."""
         return Order.read(self._redis.hget(self._keys.orders, node))

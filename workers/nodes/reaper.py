@@ -1,7 +1,7 @@
-"""Heirs of dead nodes: the messages that a node had taken go back to their queues.
+"""Takes over from dead nodes: the messages that a node had taken go back to their queues.
 
-Each node keeps its unacknowledged messages under keys of its own (`own_unacked`), so that they can be told from those
-of living nodes at once, instead of after one visibility timeout for all.
+Each node keeps its unacknowledged messages under keys of its own (`own_unacked`), so that they can be distinguished
+from those of living nodes at once, instead of after one visibility timeout for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VISIBILITY_TIMEOUT_S = 86_400
 
 
 def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
-    """Broker transport options (Redis) of one node."""
+    """Return the broker transport options (Redis) of one node."""
     prefix = keys.unacked(node_id)
     return {
         "unacked_key": prefix,
@@ -34,10 +34,10 @@ def own_unacked(keys: Keys, node_id: str) -> dict[str, Any]:
 def restore_messages(
     app: Any, keys: Keys, node_id: str, *, keep: frozenset[str] = frozenset(), lost: bool = False
 ) -> int:
-    """Put a node's unacknowledged messages back, except delivery tags to `keep`; returns how many. `lost`: the node is,
-    maybe of one of them.
+    """Put a node's unacknowledged messages back, except those with delivery tags to `keep`; returns how many.
 
-    Each goes back at most once, however many heirs there are at it together.
+    `lost` says that the node was lost, perhaps because of one of these messages. Each message goes back at most once,
+    however many processes do this concurrently.
     """
     options = {**app.conf.broker_transport_options, **own_unacked(keys, node_id)}
     with app.connection_for_write(transport_options=options) as connection:
@@ -48,8 +48,8 @@ def restore_messages(
 
 
 class Reaper:
-    """Takes over from nodes that are dead or silent, never from the caller's `own`. Messages are put back where the
-    broker is the store; RabbitMQ does so itself, as soon as it loses a node's connection."""
+    """Takes over from nodes that are dead or silent, never from the caller's `own`. Messages are put back if the broker
+    is the store; RabbitMQ does so itself as soon as it loses a node's connection."""
 
     def __init__(
         self, app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True
@@ -58,7 +58,7 @@ class Reaper:
         self._own, self._broker_is_store = own, broker_is_store
 
     def reap(self) -> int:
-        """One pass over all nodes; returns how many were dead or silent."""
+        """Check all nodes once and take over from the dead and silent ones; returns how many there were."""
         gone = 0
         for node, heard in self._registry.known():
             if node.id == self._own:
@@ -71,7 +71,7 @@ class Reaper:
         return gone
 
     def _take_over(self, node: Node, *, dead: bool) -> None:
-        if dead:  # a message that came back before would find its unit in living hands, and end
+        if dead:  # a message put back before that would find its unit claimed by a living node, and end
             self._registry.silence(node)
         count = restore_messages(self._app, self._keys, node.id, lost=True) if self._broker_is_store else 0
         if dead:

@@ -1,4 +1,4 @@
-"""Nodes: worker processes with a name, a beacon and, when they die, an heir.
+"""The registry of nodes: worker processes with a name and a beacon, whose work others take over when they die.
 
 A beacon is a key that its node renews each second from a thread of its own, so that neither a busy loop nor a slow
 task silences it. Silence for `NodeIntervals.beacon_s` lets others take the node's *work* over. Its *leases* are freed
@@ -37,21 +37,21 @@ _FORGET = Path(__file__).parent / "forget.lua"
 
 LOST = "node_lost"
 DEAD, SILENT = "its process is gone", "it fell silent"
-"""Why a node is listed that is not heard any more."""
+"""Why a node is listed that is no longer reachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIntervals:
-    """When nodes are heard, and for how long they are believed to live."""
+    """How often nodes renew their beacons, and for how long they count as alive."""
 
     beacon_s: float = 15.0
-    """Silence for so long, by the lease clock, lets others take a node's work over: a starved process on a busy machine
-    must not be taken for a silent one."""
+    """Others take a node's work over after this much silence, by the lease clock. It is long enough that a starved
+    process on a busy machine does not count as silent."""
     beacon_every_s: float = 1.0
     """How often a node renews its beacon: several times in `beacon_s`, so that a lost command silences nobody."""
     beacon_kept_s: float = 7200.0
-    """A beacon that nobody ends, since no node lives, ends by itself so much later: by the server's clock, which may be
-    put ahead by nearly as much without silencing anybody."""
+    """How long a beacon is kept at most, by the server's clock, if no living node ends it earlier. The clock may be put
+    ahead by nearly as much without silencing a node."""
 
 
 STANDARD = NodeIntervals()
@@ -71,7 +71,7 @@ class Node:
     pid: int = 0
     started: float = 0
     stuck: str = ""
-    """Queues with work that it should take and does not."""
+    """The work that it should take and does not, as a sentence; '' if all is well."""
     judges: bool = True
     """Whether it reads the queue of any pool."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -82,18 +82,19 @@ class Node:
     missing_extras: tuple[str, ...] = ()
     """Optional parts of this program whose libraries it lacks, by their names in its package."""
     queues: tuple[str, ...] = ()
-    """All that it reads, by their names at the broker."""
+    """All queues that it reads, by their names at the broker."""
     version: str = ""
-    """Dicast's; '' of one that tells nothing of labels, pools and queues."""
+    """Dicast's version; '' for a version that does not report labels, pools and queues."""
     memory_bytes: int = 0
-    """All of its host."""
+    """The total memory of its host."""
     accelerators: tuple[str, ...] = ()
     order_seen: str = ""
     """The id of the order that it has acknowledged."""
 
     @classmethod
     def here(cls, name: str, *, limit: int, slots: int, **facts: Any) -> Node:
-        """This process under Celery's node name, with further facts. Two workers of one name still get two ids."""
+        """Return this process as a node under Celery's node name, with further facts. Two workers with the same name
+        get different ids."""
         process = Process.here()
         return cls(
             id=f"{quote(name, safe='@')}#{secrets.token_hex(4)}",
@@ -109,15 +110,15 @@ class Node:
 
     @classmethod
     def read(cls, facts: str) -> Node | None:
-        """A node as it was announced, perhaps by another version: facts that are unknown here are left out, and those
-        that are missing prove nothing. None if this is no node."""
+        """Parse a node as it was announced, perhaps by another version: unknown facts are left out, missing ones have
+        their defaults. None if this is no node."""
         try:
             return _NODE.validate_json(facts)
         except ValidationError:
             return None
 
     def proven_dead(self) -> bool:
-        """True only if the process ran on this very host since its boot and is gone."""
+        """Return True only if the process ran on this host since its last boot, and is gone."""
         if self.host != socket.gethostname():
             return False
         return Process(self.pid, self.boot, int(self.started)).fate() is Liveness.GONE
@@ -128,9 +129,9 @@ _NODE = TypeAdapter(Node)
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What a node's beacon tells of its work now: open calls, slots that a call would find free, messages that it has
-    taken and that wait for a lease, by pool, the used memory of its host, and open calls that were cut at the deadline
-    of the order that stands for it."""
+    """A node's present work, as its beacon reports it: open calls, free slots for calls, messages by pool that it has
+    taken and that wait for a lease, the used memory of its host, and open calls that were cut at its order's
+    deadline."""
 
     open: int = 0
     available: int = 0
@@ -141,8 +142,9 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One node as the store knows it. `heard_s_ago` None: it is not heard, and `gone` says why; `is_given_up`: others
-    have taken over from it. `registered_at` is Unix seconds, `width` what its beacon told last."""
+    """One node as the store knows it. `heard_s_ago` is None if it is unreachable, and `gone` says why. `is_given_up`
+    says that others have taken over from it. `registered_at` is Unix seconds; `width` is what its beacon reported
+    last."""
 
     node: Node
     generation: int = 0
@@ -157,11 +159,11 @@ class Sighting:
 
 _VITALS = {f.name for f in fields(Vitals)}
 _TOLD = {f.name for f in fields(RulesStatus)}
-"""What is understood of a beacon that another version may have written."""
+"""The fields that are read of a beacon, which another version may have written."""
 
 
 class Registry:
-    """The store's list of nodes: the facts of each, kept until its heirs have taken over, and its beacon."""
+    """The store's list of nodes: the facts of each, kept until others have taken over from it, and its beacon."""
 
     def __init__(
         self, client: StoreClient, keys: Keys, epoch: Epoch | None = None, intervals: NodeIntervals = STANDARD
@@ -172,8 +174,11 @@ class Registry:
         self._forget = client.register_script(script_text(_FORGET))
 
     def announce(self, node: Node, status: RulesStatus | None = None, vitals: Vitals | None = None) -> Order | None:
-        """Renew a node's beacon, which tells its width and its work, keep the lease clock going and end leases that are
-        over while nobody calls, and compare epochs. Returns the order that stands for the node."""
+        """Renew a node's beacon, with its width and its work; returns the node's order.
+
+        This also advances the lease clock, ends leases that have expired, and compares epochs, so that all of it
+        happens even while no calls are made.
+        """
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
         tells = orjson.dumps({**(asdict(status) if status else {}), **(asdict(vitals) if vitals else {})})
         _, number, told, server, over, _, order = self._tick(
@@ -192,7 +197,7 @@ class Registry:
         return Order.read(order)
 
     def known(self) -> list[tuple[Node, bool]]:
-        """Every node that is not deregistered yet, and whether its beacon can be heard."""
+        """Return every registered node, and whether it is reachable (has a beacon)."""
         nodes = [node for facts in self._redis.hvals(self._keys.nodes) if (node := Node.read(facts)) is not None]
         if not nodes:
             return []
@@ -200,8 +205,8 @@ class Registry:
         return sorted(((n, beacon is not None) for n, beacon in zip(nodes, heard, strict=True)), key=lambda x: x[0].id)
 
     def alive(self) -> list[Node]:
-        """For people: nodes heard in the last `beacon_s` by the server's own clock. Where no node lives there is nobody
-        to notice the silence of the others."""
+        """Return the nodes that renewed their beacons in the last `beacon_s` by the server's own clock, for display.
+        This is right also when no node is alive to notice the silence of others."""
         known = [node for node, heard in self.known() if heard]
         pipe = self._redis.pipeline(transaction=False)
         for node in known:
@@ -210,7 +215,7 @@ class Registry:
         return [node for node, left_ms in zip(known, pipe.execute(), strict=True) if left_ms >= oldest_ms]
 
     def statuses(self) -> list[tuple[Node, RulesStatus]]:
-        """The widths of the living nodes that tell theirs."""
+        """Return the widths of the living nodes that report theirs."""
         alive = self.alive()
         told = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
         return [
@@ -220,8 +225,8 @@ class Registry:
         ]
 
     def sightings(self) -> list[Sighting]:
-        """Every node that is known, the living and, for a day, those that are dead or silent; by name. After a restart
-        of the store a node is not heard until its beacon has been."""
+        """Return every known node by name: the living and, for a day, the dead and silent ones. After a restart of the
+        store, a node is unreachable until it renews its beacon."""
         k = self._keys
         pipe = self._redis.pipeline(transaction=False)
         for key in (k.nodes, k.nodes_registered, k.orders, k.gone_facts):
@@ -265,18 +270,20 @@ class Registry:
         )  # fmt: skip
 
     def facts(self, node: str) -> Node | None:
-        """What is known of one node that is not given up."""
+        """Return the facts of one node; None if it is not registered."""
         text = self._redis.hget(self._keys.nodes, node)
         return Node.read(text) if text else None
 
     def silence(self, node: Node) -> None:
-        """End the beacon of a node that is proven dead: from now on its work may be claimed."""
+        """End the beacon of a node that is proven dead, so that its work may be claimed."""
         self._redis.delete(self._keys.node(node.id))
 
     def deregister(self, node: Node, reason: str = LOST) -> int:
-        """Forget a node that is proven dead, or has left, and free its leases; returns how many were freed. Those of
-        pools whose providers may still be working on its calls count until their deadlines. The dead stay listed for a
-        day."""
+        """Forget a node that is proven dead, or has left, and free its leases; returns how many were freed.
+
+        Leases of pools whose providers may still be working on its calls count until their deadlines. Dead nodes stay
+        listed for a day.
+        """
         k = self._keys
         keys = [
             k.leases, k.holders, k.open, k.nodes, k.node(node.id), k.epoch, k.nodes_heard, k.nodes_silent,
@@ -291,13 +298,13 @@ class Registry:
         return tell_ended(freed, reason)
 
     def leave(self, node: Node) -> None:
-        """This process is the node, and ends; its epoch is not compared any more."""
+        """Deregister this process as a node, because it ends; its epoch is no longer compared."""
         self._epoch.forget(node.id)
         self.deregister(node, "node_left")
 
     def forget(self, node: Node) -> None:
-        """Forget a silent node whose work is taken over; its leases run until their deadlines. It stays listed for a
-        day, and is a new generation when it is heard again."""
+        """Forget a silent node whose work has been taken over; its leases run until their deadlines. It stays listed
+        for a day, and has a new generation when it registers again."""
         k = self._keys
         self._forget(keys=[k.nodes, k.nodes_registered, k.nodes_gone, k.gone_facts], args=[node.id, SILENT])
 

@@ -1,7 +1,7 @@
-"""`celery beat` that ends when it is asked to.
+"""A `celery beat` that reliably ends on SIGTERM.
 
-Celery's own handler of SIGTERM raises `SystemExit` wherever the program is. Python drops what is raised in a finalizer
-or in a callback of a weak reference, and the beat goes on for ever. Here its loop is told as well.
+Celery's own handler raises `SystemExit` wherever the program is. Python drops exceptions raised in a finalizer or in a
+callback of a weak reference, and the beat would go on for ever. Here its loop is stopped as well.
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ from dicast.workers.system.allocator import share_one_arena
 
 
 class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Announces the node; the first to start and the last to stop."""
+    """Announces the node. It is the first step to start and the last to stop."""
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         self._beacon: Beacon | None = None
 
     def include(self, worker: Any) -> None:
-        """Celery orders steps that do not require each other by chance. A node that left before its pool has drained
-        would free the leases of calls that are open still."""
+        """Insert this step first. Celery orders steps that do not require each other arbitrarily, and a node that left
+        before its pool has drained would free the leases of calls that are still open."""
         worker.steps.insert(0, self)
 
     def start(self, worker: Any) -> None:

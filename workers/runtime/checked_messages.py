@@ -1,6 +1,6 @@
-"""Celery's consumer as far as it is about what comes: nothing that anybody can write into a queue ends a worker.
+"""The part of the consumer that checks incoming messages: nothing that can be written into a queue ends a worker.
 
-What cannot be handled is set aside among the dead letters, with a reason, and is never loaded.
+A message that cannot be handled is set aside among the dead letters, with a reason, and never loaded.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_TRIES = 5
 UNKNOWN_PAUSE_S = 1.0
-"""A worker hands a task that it does not know back so often, each time after so long."""
+"""How often a worker hands back a task that it does not know, and how long it waits each time."""
 UNKNOWN_HELD_MAX = 8
-"""So many such messages wait here at once: they take the room of control work."""
+"""The most such messages that wait here at once, since they take up the room of control work."""
 UNKNOWN_KEPT = 1000
 NAME_SHOWN = 200
 
 
 def shown(name: str) -> str:
-    """A stranger's name, short enough for a line of the log."""
+    """Shorten an untrusted name for a line of the log."""
     return name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
 
 
 def _context(message: Any) -> Context | None:
-    """What Celery has to know of a task to have it fail; None of a message that cannot be read."""
+    """Return what Celery needs to mark a task as failed; None if the message cannot be read."""
     try:
         _, _, embedded = message.payload
         return Context(message.headers, **{key: embedded.get(key) for key in ("chain", "chord", "errbacks")})
@@ -49,7 +49,7 @@ def _context(message: Any) -> Context | None:
 
 
 class CheckedMessages(PoolQueues):
-    """All on the hub's thread. `_watchdog` hears of every message, `_dead_letters` keeps what is set aside."""
+    """Checks every message, on the hub's thread. `_watchdog` counts them, `_dead_letters` keeps those set aside."""
 
     _unknown: dict[str, int]
     _unknown_held: int
@@ -58,8 +58,10 @@ class CheckedMessages(PoolQueues):
     _watchdog: Watchdog
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's, with each message counted, as taking them is the proof of life, and looked at: one that is not
-        signed though it must be, or that something is wrong with, is set aside. `queue` is the gated one, if it is one.
+        """Return Celery's handler, with a count and a check before it.
+
+        Messages are counted for the watchdog. One that is unsigned although it must be signed, or is faulty, is set
+        aside. `queue` is the gated queue that a message comes from, None for the others.
         """
         handle = super().create_task_handler(*args, **kwargs)
 
@@ -83,8 +85,8 @@ class CheckedMessages(PoolQueues):
         self._set_aside(message, "no task message")
 
     def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
-        """A task that this worker does not have goes back to its queue a few times, so that a worker which has it may
-        take it. Then it fails, with what waits for it: Celery's `NotRegistered`."""
+        """Put a task that this worker does not know back into its queue a few times, so that a worker that knows it may
+        take it. Then fail it, and whatever waits for it, with Celery's `NotRegistered`."""
         task_id, name = (shown(str(message.headers.get(field))) for field in ("id", "task"))
         fields = {"event": "unknown_task", "task": name, "task_id": task_id}
         tries = self._unknown.get(task_id, 0) + 1
@@ -113,7 +115,7 @@ class CheckedMessages(PoolQueues):
             message.reject_log_error(logger, self.connection_errors, requeue=True)
 
     def _fail_unknown(self, context: Context, error: NotRegistered) -> None:
-        """Blocks. Whoever waits for the task, or for a chain or a chord that it is part of, gets the error."""
+        """Record the failure, so that whoever waits for the task, or for its chain or chord, gets the error. Blocks."""
         try:
             self.app.backend.mark_as_failure(context.id, error, request=context)
         except Exception as trouble:  # noqa: BLE001  (a stranger's message; the worker serves all the others)
@@ -134,11 +136,11 @@ class CheckedMessages(PoolQueues):
             message.reject_log_error(logger, self.connection_errors)
 
     def _end_request(self, request: Any, reason: str) -> None:
-        """Set aside what Celery has made a request of: it is forgotten, its lease goes back, nothing is recorded."""
+        """Set aside a message that Celery has made a request of. Its lease goes back, and nothing is recorded."""
         task_ready(request)
         self._dead_letters.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
         request.reject(requeue=False)
 
     def _give_up_on(self, request: Any) -> None:
-        """For the execution pool: its outcome can be recorded no more than it could be the times before."""
+        """Set aside a message whose outcome could not be recorded again and again; the execution pool calls this."""
         self._end_request(request, "not recorded")

@@ -51,19 +51,19 @@ SPARE_MIN = 4
 
 
 def spare_slots(calls: int) -> int:
-    """Slots besides those of `-c`, which counts calls: a unit's lease is another's as soon as its call has ended, and
-    its task goes on until the result is stored; and there is control work."""
+    """Return the number of slots in addition to `-c`, which counts calls. They are for tasks whose calls have ended, so
+    that their leases are in use again, and whose results are being stored; and for control work."""
     return max(SPARE_MIN, calls)
 
 
 EVENTS_EVERY_S = 0.25
 RECONNECT_S, RECONNECT_MAX_S = 1, 4
 STOP_LOOKS = 5
-"""A worker that stops waits through so many looks, a second apart, for a store that is away."""
+"""How many checks in a row, a second apart, a stopping worker waits for a store that is unreachable."""
 
 
 class _GatedBucket:
-    """Stands where Celery expects a task's rate-limit bucket; requests find their gate by queue."""
+    """A placeholder for a task's rate-limit bucket in Celery; requests find their gate by queue."""
 
     def __init__(self, host: AdmissionConsumer) -> None:
         self._host = host
@@ -83,8 +83,8 @@ class AdmissionConsumer(CheckedMessages):
     store: LeaseStore
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc]
-        """Without the exchanges and queues in which Celery has messages wait for their time in RabbitMQ: here that is
-        the ledger's part."""
+        """Celery's steps, except the one that makes exchanges and queues for delayed delivery in RabbitMQ: here the
+        ledger delays messages."""
 
         default_steps = tuple(s for s in Consumer.Blueprint.default_steps if not s.endswith(":DelayedDelivery"))
 
@@ -115,7 +115,7 @@ class AdmissionConsumer(CheckedMessages):
 
     # ------------------------------------------------------------------ hooks of Celery, hub thread
     def connection_for_write(self, url: str | None = None, heartbeat: float | None = None) -> Any:
-        """For events: the hub does not wait until RabbitMQ has confirmed each of them."""
+        """Return the connection for events. The hub does not wait until RabbitMQ has confirmed each of them."""
         options = None if self.config.broker_is_store else {"confirm_publish": False}
         return self.ensure_connected(
             self.app.connection_for_write(url=url, heartbeat=heartbeat, transport_options=options)
@@ -142,7 +142,7 @@ class AdmissionConsumer(CheckedMessages):
         return self._limit_task(request, bucket, tokens)
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Once per connection: every provider queue moves from the common channel to one that its gate opens."""
+        """Open a channel of its own for every provider queue; called once per connection."""
         super().register_with_event_loop(hub)
         self._events_due = False
         if self.restart_count and self.config.broker_is_store:
@@ -165,11 +165,11 @@ class AdmissionConsumer(CheckedMessages):
             watch(self.pool.submit(self._serve()), "the worker's services", end_worker)
 
     def _read_on(self) -> None:
-        """Handle all that has come over the connection."""
+        """Handle everything that has arrived over the connection."""
         self.connection.transport.on_readable(self.connection.connection, self.hub)
 
     def on_send_event_buffered(self) -> None:
-        """Events leave a few times a second, many in a message, instead of one by one."""
+        """Schedule the buffered events: they leave a few times a second, many in a message, instead of one by one."""
         if self.hub is not None and not self._events_due:
             self._events_due = True
             self.timer.call_after(EVENTS_EVERY_S, self._send_events)
@@ -179,9 +179,10 @@ class AdmissionConsumer(CheckedMessages):
         self._flush_events()
 
     def _put_back_stranded(self) -> None:
-        """After a reconnect: messages that were taken by the lost connection and that nobody works on go back.
+        """Put back messages that a lost connection had taken and that nobody works on; called after a reconnect.
 
-        So do those of control work, which is safe to repeat: only acknowledgements of batches outlive a connection.
+        Messages of control work go back, too, since it is safe to repeat: only acknowledgements of batches outlive a
+        connection.
         """
         self.pool.catch_up()
         kept = [r.message for r in list(active_requests) if isinstance(private.qos_of(r.message.channel), BatchedQoS)]
@@ -191,8 +192,8 @@ class AdmissionConsumer(CheckedMessages):
             logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """What the lost connection had taken is put back by the next one, except what is worked on. Celery would have
-        kombu put all of it back while closing, over a transport it has dropped before, and end of that."""
+        """Keep kombu from restoring messages now: the next connection puts back those that nobody works on. Celery
+        would have kombu restore all of them over a transport that it has dropped already, and end because of that."""
         logger.warning("the connection to the broker is lost: %r", exc, exc_info=exc)
         channels = list(self.connection.transport.channels or ()) if self.config.broker_is_store else []
         for channel in channels:
@@ -201,7 +202,7 @@ class AdmissionConsumer(CheckedMessages):
         super().on_connection_error_after_connected(exc)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Celery's waits grow to 30 s: after a minute without a broker, work would stand still for a quarter of one."""
+        """Connect with short waits. Celery's grow to 30 s, which would delay work after each outage of the broker."""
         conn.ensure_connection = partial(
             conn.ensure_connection, interval_start=RECONNECT_S, interval_step=RECONNECT_S, interval_max=RECONNECT_MAX_S
         )
@@ -215,7 +216,7 @@ class AdmissionConsumer(CheckedMessages):
             gate.drop_held()
 
     def stop(self) -> None:
-        """Warm stop: what waits at the gates goes back to its queue at once, open calls finish."""
+        """Stop warmly: messages waiting at the gates go back to their queues at once, open calls finish."""
         with contextlib.suppress(*self.connection_errors):
             for queue in self._queues.values():
                 queue.stop()
@@ -226,7 +227,7 @@ class AdmissionConsumer(CheckedMessages):
 
     # ------------------------------------------------------------------ the loop
     async def _serve(self) -> None:
-        """Run all gates and the ear for freed leases, until the pool stops and every lease has been given back."""
+        """Run all gates and the listener for freed leases, until the pool stops and every lease has been given back."""
         client = connect_batching(self.config.store_url)
         self.store = LeaseStore(client, self.config.keys, self.config.epoch)
         self.pool.slot_freed = self.room_freed
@@ -252,12 +253,14 @@ class AdmissionConsumer(CheckedMessages):
         on_loop_close(close)
 
     async def _serve_gate(self, gate: Gate) -> None:
-        """Of a queue that was not read from the start."""
+        """Run the gate of a queue that was added after the start."""
         self._services.append(supervise(f"gate {gate.pool}", gate.run))
 
     async def _see_off(self, client: AsyncStoreClient) -> None:
-        """A worker that is to stop does not wait for a store that is away, once its calls have ended: what they brought
-        is on disk by then, and its messages come back to others when it is found dead."""
+        """Let a stopping worker end although the store is unreachable, once its calls have ended.
+
+        Their results are on disk by then, and its messages go to other workers when it is found dead.
+        """
         missed = 0
         while missed < STOP_LOOKS:
             await asyncio.sleep(FALLBACK_S)
@@ -273,7 +276,7 @@ class AdmissionConsumer(CheckedMessages):
         self.pool.give_up()
 
     async def _listen(self, client: AsyncStoreClient) -> None:
-        """Wake the gates when a lease is freed elsewhere. Whoever misses a message asks again within a second."""
+        """Wake the gates when a lease is freed elsewhere. A gate that misses a message asks again within a second."""
         epoch = self.config.epoch
         while True:
             try:
@@ -298,8 +301,8 @@ class AdmissionConsumer(CheckedMessages):
                 gate.kick()
 
     async def _watch_queues(self) -> None:
-        """Keep `backlog`, the units that wait in the broker, about a second old; and have what waits here for a slot go
-        back to the queue, if nothing else is in it and another worker has one free."""
+        """Update the gates' `backlog` about once a second. Have messages that wait here for a slot go back to the
+        queue, if nothing else is in it and another worker has a free slot."""
         handing_on: asyncio.Future[None] | None = None
         while True:
             await asyncio.sleep(FALLBACK_S)
@@ -310,7 +313,8 @@ class AdmissionConsumer(CheckedMessages):
                 handing_on = asyncio.ensure_future(self._hand_on())
 
     def _keeps_work(self) -> bool:
-        """Whether messages wait here for a slot that others might have, and would find nothing else to do."""
+        """Return whether messages wait here for a slot while their queue is empty, so that other workers may be
+        idle."""
         return self.free_slots() <= 0 and any(gate.held and not gate.backlog for gate in self.gates.values())
 
     async def _hand_on(self) -> None:
@@ -342,13 +346,13 @@ class AdmissionConsumer(CheckedMessages):
 
     @property
     def stuck(self) -> str:
-        """Why this worker does not take what it should; '' if all is well. For any thread."""
+        """Why this worker does not take the work that it should; '' if all is well. For any thread."""
         closed = [gate.closed_by for gate in self.gates.values() if gate.closed_by]
         waiting = self._watchdog.stuck and f"work waits in {self._watchdog.stuck} and none is taken"
         return "; ".join(filter(None, [self.config.suspension.reason, self.pool.stalled, *closed, waiting]))
 
     def _suspension(self) -> None:
-        """Units that wait here are others' from now on."""
+        """Hand the waiting units over to other workers."""
         self.pool.post(self._return_held)
 
     def _return_held(self) -> None:
@@ -358,19 +362,19 @@ class AdmissionConsumer(CheckedMessages):
             self._requeue(gate.drop_held())
 
     def put_back(self, requests: list[AdmittedRequest]) -> None:
-        """Into their queues; on the hub."""
+        """Put requests back into their queues; on the hub."""
         for name in {request.delivery_info["routing_key"] for request in requests} & self._queues.keys():
             self._queues[name].ask_anew()
         self._requeue(requests)
 
     def wake_beacon(self) -> None:
-        """An operator wants something of this node: its beacon asks what."""
+        """Wake the beacon, which reads what an operator wants of this node."""
         wake = getattr(self.controller, "wake_beacon", None)
         if wake is not None:
             wake()
 
     def _room(self) -> dict[str, bool]:
-        """Every queue that is consumed now, and whether there is room for a message of it."""
+        """Return for every queue that is consumed now whether there is room for a message of it."""
         gated = {name: gate.room() > 0 for name, gate in self.gates.items() if not gate.shut}
         return {**dict.fromkeys(self._common, self.pool.free_slots() > 0), **gated}
 
@@ -381,7 +385,7 @@ class AdmissionConsumer(CheckedMessages):
     # ------------------------------------------------------------------ for the gates
 
     def free_slots(self) -> int:
-        """Slots that a granted call would find free, and that `-c` and the node's width leave."""
+        """Return how many more calls may begin, by the pool's free slots, `-c` and the node's width."""
         width = min(self.pool.limit, self.config.width.width)
         return max(0, min(self.pool.free_slots() - CONTROL_SLOTS, width - self.leased))
 
@@ -409,14 +413,14 @@ class AdmissionConsumer(CheckedMessages):
 
 
 def _is_stopping() -> bool:
-    """Celery keeps an exit code here, and 0 is one."""
+    """Return whether the worker is stopping. `should_stop` is Celery's exit code, and 0 is a valid one."""
     return worker_state.should_stop is not None and worker_state.should_stop is not False
 
 
 def _lose_connection() -> None:
-    """On the hub: Celery answers by connecting anew."""
+    """Raise an error on which Celery connects anew; on the hub."""
     raise ConnectionResetError("work waits and none is taken")
 
 
 def _nothing() -> None:
-    """Wakes the hub."""
+    """Do nothing: posting this wakes the hub."""

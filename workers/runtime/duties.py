@@ -1,4 +1,4 @@
-"""What a worker tells its beacon, and how it does what operators want of its node."""
+"""What a worker reports to its beacon, and how it carries out operators' orders."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from dicast.workers.store.connection import connect_async
 logger = logging.getLogger(__name__)
 
 TURN_S = 0.1
-"""How long the beacon waits for the loop to turn, before it goes on beating and looks again."""
+"""How long the beacon waits for the loop to turn before it renews itself and checks again."""
 
 
 class DutifulWorker(Protocol):
-    """The consumer."""
+    """What the duties need of the worker's consumer."""
 
     config: GateConfig
     pool: TaskPool
@@ -47,13 +47,13 @@ class DutifulWorker(Protocol):
     def judges(self) -> bool: ...
     def free_slots(self) -> int: ...
     def put_back(self, requests: list[AdmittedRequest]) -> None:
-        """Into their queues; on the hub."""
+        """Put requests back into their queues; on the hub."""
 
     def on_loop(self, callback: Callable[[], None]) -> None: ...
 
 
 class NodeDuties:
-    """See `dicast.workers.nodes.beacon.Duties`."""
+    """The duties of a working node; see `dicast.workers.nodes.beacon.Duties`."""
 
     def __init__(self, worker: DutifulWorker) -> None:
         self._worker = worker
@@ -62,7 +62,7 @@ class NodeDuties:
         self._cut = 0
         self._turn: concurrent.futures.Future[None] | None = None
 
-    # ------------------------------------------------------------------ what is told
+    # ------------------------------------------------------------------ what is reported
     @property
     def stuck(self) -> str:
         return self._worker.stuck
@@ -88,13 +88,13 @@ class NodeDuties:
 
     # ------------------------------------------------------------------ what is done
     def heard(self, text: str) -> None:
-        """A request to some node; on the loop."""
+        """Take a request that may be for this node; on the loop."""
         request = GiveBack.read(text)
         if request is not None and request.node == self._worker.config.node:
             self._worker.pool.post(self._give_back, request)
 
     def _give_back(self, request: GiveBack) -> None:
-        """On the hub."""
+        """Put messages back for other nodes and reply how many; on the hub."""
         given = {}
         for gate in self._worker.gates.values():
             if dropped := gate.give_up(request.units.get(gate.pool, 0)):
@@ -114,8 +114,10 @@ class NodeDuties:
                 await pipe.execute()
 
     def obey(self, order: Order | None) -> bool:
-        """Have it be in force. Holds when this has returned True: a call that began had begun before, for the loop, on
-        which calls begin, has turned since."""
+        """Put an order, or none, into force; returns whether it is in force.
+
+        Holds once this has returned True: no call begins any more, since the loop, on which calls begin, has turned.
+        """
         suspension = self._worker.config.suspension
         if order != self._order:
             self._order, suspension.cordon = order, f"{order.kind} by {order.by}" if order else ""
@@ -148,7 +150,7 @@ class NodeDuties:
         return bool(done)
 
     def _finish(self, order: Order) -> None:
-        """Once a second: what is open when the deadline is over is handed back; then, if it is to, the process ends."""
+        """Cut the calls that are open after the deadline; once none is open, end the process if it is to be removed."""
         if self._worker.leased and time.monotonic() >= self._ends_at:
             self._worker.on_loop(self._cut_calls)
         elif not self._worker.leased and order.kind is OrderKind.REMOVE and worker_state.should_stop is None:
@@ -157,7 +159,7 @@ class NodeDuties:
             self._on_hub(_wake)
 
     def _cut_calls(self) -> None:
-        """Their units are noted as interrupted and come again elsewhere."""
+        """Cut all open calls. Their units are noted as interrupted, and go to other workers."""
         cut = sum(gate.cut_calls() for gate in self._worker.gates.values())
         self._cut += cut
         if cut:
@@ -169,4 +171,4 @@ class NodeDuties:
 
 
 def _wake() -> None:
-    """Wakes the hub."""
+    """Do nothing: posting this wakes the hub."""

@@ -1,5 +1,5 @@
-"""One pool's queue at the broker: read over a channel of its own, only while its gate has room, so that the backlog
-stays in the broker and a throttled pool never stands in front of another. It is closed and opened again on one channel.
+"""One pool's queue at the broker. It is read over a channel of its own, only while its gate has room, so that the
+backlog stays in the broker and a throttled pool never holds up another. It is closed and reopened on the same channel.
 
 All on the hub's thread, for one connection.
 """
@@ -19,8 +19,8 @@ from dicast.workers.broker.prefetch import Prefetch
 
 
 class GatedQueue:
-    """`consumer_of` makes kombu's consumer on a channel; `read_on` handles what has come over the connection; `refuse`
-    and `in_hand` as of `fetch_in_batches`."""
+    """One pool's queue. `consumer_of` makes kombu's consumer on a channel, and `read_on` handles what has arrived over
+    the connection. For `refuse` and `in_hand` see `fetch_in_batches`."""
 
     def __init__(
         self, queue: Any, gate: Gate, connection: Any, hub: Any, *, consumer_of: Callable[[Any], Any],
@@ -40,7 +40,7 @@ class GatedQueue:
         self.open()
 
     def open(self) -> None:
-        """Read it from now on."""
+        """Start reading the queue."""
         self.gate.shut = False
         if self._in_store:
             self._consumer.consume()
@@ -50,25 +50,25 @@ class GatedQueue:
         self._hub.on_tick.add(self._prefetch.look)
 
     def close(self) -> None:
-        """Read it no more; what has been read and has no lease is the caller's to put back."""
+        """Stop reading the queue. The caller has to put back messages that have been read and have no lease."""
         self.gate.shut = True
         self._forget_prefetch(lambda prefetch: prefetch.stop())
         if self._in_store:
             self._consumer.cancel()
 
     def ask_anew(self) -> None:
-        """Take back what leave a broker that pushes has to send more; there is leave again once the gate has room."""
+        """Withdraw the permission of a pushing broker to send more; it is given again once the gate has room."""
         if self._prefetch is not None:
             self._forget_prefetch(lambda prefetch: prefetch.stop())
             self.open()
 
     def stop(self) -> None:
-        """Before the worker ends: nothing more is fetched. What the store has brought already is put back by kombu."""
+        """Stop fetching, before the worker ends. kombu puts back what the store has delivered already."""
         if self._prefetch is not None:
             self._prefetch.stop()
 
     def abandon(self) -> None:
-        """Its connection is lost."""
+        """Forget the prefetch, because its connection is lost."""
         self._forget_prefetch(lambda prefetch: prefetch.abandon())
 
     def _forget_prefetch(self, end: Callable[[Prefetch], None]) -> None:

@@ -1,4 +1,4 @@
-"""Calls that other threads want made on the hub, Celery's main thread, in the order in which they were asked for."""
+"""Calls that other threads post to the hub, Celery's main thread; they are made in order."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 MakeCall = Callable[[Callable[..., Any], tuple[Any, ...]], None]
 
 WAKE_WITHIN_S = 0.01
-"""How long a call may wait for others before the hub is woken: one turn of it costs as much as a task's news."""
+"""How long a call may wait for others before the hub is woken, since one turn of it costs as much as a call."""
 
 _CLOSED = None
-"""Stands behind the last call."""
+"""The end marker behind the last call."""
 
 
 class HubCalls:
-    """A queue of calls; `call(function, arguments)` makes one. `put`, `close` and `wake` are for any thread, `put_soon`
-    for that of `loop`, all others for the hub's."""
+    """A queue of calls; `call(function, arguments)` makes one. `put`, `close` and `wake` may be called on any thread,
+    `put_soon` on that of `loop`, all other methods on the hub's."""
 
     def __init__(self, call: MakeCall, loop: asyncio.AbstractEventLoop) -> None:
         self._call, self._loop = call, loop
@@ -31,13 +31,14 @@ class HubCalls:
         self._reader.setblocking(False)
 
     def attach(self, hub: Any) -> None:
-        """Once per connection to the broker: with a lost one the hub forgets what it was to watch."""
+        """Register with the hub; once per connection to the broker, since the hub forgets its readers with a lost
+        one."""
         self._has_hub = True
         # Not `hub.call_soon`: acknowledgements that a call asks for would wait for the next event, up to 1 s.
         hub.add_reader(self._reader, self.drain)
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have `function(*arguments)` called on the hub, after all that was put before."""
+        """Have `function(*arguments)` called on the hub, after all calls that were put before."""
         self._calls.put((function, arguments))
         if self._has_hub:
             self.wake()
@@ -45,7 +46,7 @@ class HubCalls:
             self.drain()
 
     def put_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """The same, together with others of the next `WAKE_WITHIN_S`."""
+        """Like `put`, but within `WAKE_WITHIN_S`, together with other calls."""
         self._calls.put((function, arguments))
         if not self._has_hub:
             self.drain()
@@ -58,17 +59,17 @@ class HubCalls:
         self.wake()
 
     def close(self) -> None:
-        """Nothing is to come after what was put."""
+        """Mark the end: no call is put after this."""
         self._calls.put(_CLOSED)
 
     def wake(self) -> None:
-        """Have the hub turn."""
+        """Wake the hub."""
         if not self._wake_asked:
             self._wake_asked = True
             self._writer.send(b"\0")
 
     def drain(self) -> None:
-        """Make the calls that are there."""
+        """Make the calls that have been put so far."""
         with contextlib.suppress(BlockingIOError):
             self._reader.recv(64)
         self._wake_asked = False
@@ -83,7 +84,7 @@ class HubCalls:
             self._call(*entry)
 
     def drain_until_closed(self) -> None:
-        """Make all calls, waiting for them, up to the last one; may be entered again meanwhile."""
+        """Make all calls up to the end marker, waiting for them; may be entered again meanwhile."""
         for entry in iter(self._calls.get, _CLOSED):
             self._call(*entry)
         self.close()

@@ -4,7 +4,7 @@ Celery's tracer is synchronous; the bodies of `async def` tasks are not. The poo
 one *task greenlet*, which an asyncio task drives. Code in a task greenlet may wait for anything awaitable with
 `await_`, from however deep a call of ordinary functions: the greenlet is suspended, the loop goes on.
 
-Things that belong to a loop, such as connection pools, are made once per loop by `loop_resource` and closed before
+Resources that belong to a loop, such as connection pools, are made once per loop by `loop_resource` and closed before
 the loop stops.
 """
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 OFF_LOOP_THREADS = 8
 CLOSE_TIMEOUT_S = 5.0
-"""How long one resource may take to close."""
+"""How long the closing of one resource may take."""
 
 
 class TaskGreenlet(greenlet.greenlet):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class TaskGreenlet(greenlet.greenlet):  # type: ignore[misc]
 
 
 def in_task_greenlet() -> bool:
-    """Whether the caller runs in a task greenlet and may use `await_`.
+    """Return whether the caller runs in a task greenlet and may use `await_`.
 
     False in the asyncio tasks that a body starts beside itself (`create_task`, `TaskGroup`, `gather` of coroutines).
     """
@@ -103,7 +103,7 @@ async def _wait(awaitable: Awaitable[T]) -> T:
 
 
 def off_loop(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call a function that blocks: from a task greenlet in a helper thread while the loop goes on, elsewhere at once.
+    """Call a blocking function: from a task greenlet in a helper thread while the loop goes on, elsewhere directly.
 
     The function sees the caller's context variables, but not its current Celery task. A cancelled caller goes on
     without the function's result; the function itself runs to its end.
@@ -123,7 +123,8 @@ def on_loop_close(close: Callable[[], Awaitable[None]]) -> None:
 
 
 def loop_resource(factory: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> Callable[[], T]:
-    """A function that returns the running loop's own object: made by `factory` on first use, closed with the loop."""
+    """Return a function that returns the running loop's own object, made by `factory` on first use and closed with the
+    loop."""
     made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
 
     def get() -> T:
@@ -142,9 +143,9 @@ def loop_resource(factory: Callable[[], T], close: Callable[[T], Awaitable[None]
 
 
 async def close_loop_resources() -> None:
-    """Close what belongs to the running loop. For the owner of the loop: the execution pool does it by itself.
+    """Close the resources of the running loop. The owner of the loop calls this; the execution pool does so by itself.
 
-    One that fails, or takes longer than `CLOSE_TIMEOUT_S`, is logged and does not keep the others from being closed.
+    If one fails or takes longer than `CLOSE_TIMEOUT_S`, that is logged, and the others are closed all the same.
     """
     closers = _closers.pop(asyncio.get_running_loop(), [])
     for close in reversed(closers):

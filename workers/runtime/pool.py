@@ -71,7 +71,7 @@ STALL_WARNING_S = 5.0
 STALL_LIMIT_S = 60.0
 
 UNRECORDED_KEPT = 1000
-"""Messages whose outcomes could not be recorded; of older ones the count begins anew."""
+"""How many messages with unrecorded outcomes are counted; the counts of older ones start anew."""
 
 
 class TaskPool(BasePool):  # type: ignore[misc]
@@ -82,20 +82,20 @@ class TaskPool(BasePool):  # type: ignore[misc]
     post: Callable[..., None]
     """`post(function, *arguments)`: have it called on the hub, after all that was posted before."""
     post_soon: Callable[..., None]
-    """On the loop: the same within a hundredth of a second, which costs less."""
+    """Like `post`, on the loop's thread, within a hundredth of a second; it costs less."""
     catch_up: Callable[[], None]
-    """On the hub: make the calls that wait, so that Celery's state is as of now."""
+    """Make the posted calls now, so that Celery's state is up to date; on the hub."""
     body_can_be_buffer = True
     signal_safe = False
     slot_freed: Callable[[], None] = staticmethod(lambda: None)
     """Called on the loop whenever a task has ended."""
     spare: Callable[[int], int] = staticmethod(lambda _: 0)
-    """Slots that there are besides `limit`, for work that is not to be counted by `-c`."""
+    """Returns the slots in addition to `limit`, for work that `-c` does not count."""
     resized: Callable[[int], None] = staticmethod(lambda _: None)
     """Called on any thread with the new `limit` when that has changed."""
     give_up_on: Callable[[Any], None] | None = None
-    """Called on the hub with a request whose message comes back again and again, to end it. None: Celery's own way, a
-    recorded failure."""
+    """Called on the hub to end a request whose message comes back again and again. None: the failure is recorded, as by
+    Celery itself."""
 
     # ------------------------------------------------------------------ Celery's interface, on the hub
     def on_start(self) -> None:
@@ -129,7 +129,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return self._thread.is_alive()
 
     def register_with_event_loop(self, hub: Any) -> None:
-        """Once per connection to the broker: with a lost one the hub forgets what it was to watch."""
+        """Register with the hub; once per connection to the broker, since the hub forgets its readers with a lost
+        one."""
         self._hub_calls.attach(hub)
         hub.call_repeatedly(WATCH_S, self._watch)
 
@@ -147,7 +148,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         correlation_id: str = "",
         **_: Any,
     ) -> TaskRun:
-        """Queue one task; from any thread. Celery keeps a weak reference to what it gets."""
+        """Queue one task; from any thread. Celery keeps a weak reference to the returned run."""
         name = args[0]
         run = TaskRun(
             self,
@@ -165,14 +166,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return run
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Nothing: all runs have this process's pid. Celery also asks the run itself, by `TaskRun.terminate`."""
+        """Do nothing: all runs have this process's pid, and Celery also calls `TaskRun.terminate`."""
 
     def cancel(self, run: TaskRun) -> None:
         """Cancel one run, from any thread."""
         self.loop.call_soon_threadsafe(self._drop, run)
 
     def flush(self) -> None:
-        """Forget what has not started: the connection is gone, the messages come again by another."""
+        """Drop the tasks that have not started: their connection is lost, and another one delivers the messages
+        again."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._forget_waiting)
 
@@ -180,7 +182,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._resize(self.limit + n)
 
     def shrink(self, n: int = 1) -> None:
-        """Running tasks end by themselves. One slot always stays."""
+        """Remove slots. Running tasks end by themselves, and one slot always stays."""
         self._resize(self.limit - n)
 
     def _resize(self, limit: int) -> None:
@@ -189,9 +191,9 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.loop.call_soon_threadsafe(self._resume)
 
     def on_stop(self) -> None:
-        """Warm: wait for the running tasks. A signal's handler may enter it again while it waits.
+        """Stop warmly: wait for the running tasks. A signal's handler may enter it again while it waits.
 
-        In a cold shutdown Celery has cancelled the tasks it knows to have been accepted, and calls this, too.
+        In a cold shutdown Celery has cancelled the tasks that it knows to be accepted, and calls this, too.
         """
         if self._thread.is_alive():
             if worker_state.should_terminate:
@@ -203,7 +205,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.threads.shutdown(cancel_futures=True)
 
     def on_terminate(self) -> None:
-        """Cold: what has not ended is cancelled; the consumer puts its messages back when it closes its channels."""
+        """Stop at once: cancel all tasks. The consumer puts their messages back when it closes its channels."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._drop_all)
         self.on_stop()
@@ -219,22 +221,22 @@ class TaskPool(BasePool):  # type: ignore[misc]
         }
 
     def give_up(self) -> None:
-        """Cancel what has not ended, from any thread; its messages stay unacknowledged, and come back another way."""
+        """Cancel all tasks, from any thread. Their messages stay unacknowledged, and are redelivered."""
         self.loop.call_soon_threadsafe(self._drop_all)
 
     # ------------------------------------------------------------------ for the worker's other parts, on any thread
     @property
     def slots(self) -> int:
-        """Most tasks that run at once."""
+        """The most tasks that run at once."""
         return self.limit + self.spare(self.limit)
 
     def free_slots(self) -> int:
-        """Slots in which no task runs and for which none waits."""
+        """Return the number of slots in which no task runs and for which none waits."""
         return max(0, self.slots - len(self._runs))
 
     @property
     def stalled(self) -> str:
-        """What is to be said of a loop that has not turned for long; '' if it turns."""
+        """A sentence about a loop that has not turned for long; '' if it turns."""
         stalled_s = self._missed_beats * WATCH_S
         return f"its event loop has not turned for {stalled_s:.0f} s" if stalled_s >= STALL_WARNING_S else ""
 
@@ -265,7 +267,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             settle(info)
 
     def _watch(self) -> None:
-        """Count the looks in a row at which the loop had not turned; a process frozen and thawed counts one."""
+        """Count the checks in a row at which the loop had not turned. A process that was frozen for long counts one."""
         self.catch_up()
         beats, self._beats = self._beats, 0
         self._missed_beats = 0 if beats else self._missed_beats + 1
@@ -292,7 +294,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return count
 
     def ended(self, run: TaskRun) -> None:
-        """The slot is free; told more than once is told once."""
+        """Free the run's slot; further calls have no effect."""
         if self._runs.pop(run.id, None) is not None:
             self._started.discard(run)
             self._fill()
@@ -318,7 +320,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._all_ended.set()
 
     def _next(self) -> TaskRun | None:
-        """The one that has waited longest and can start."""
+        """Return the run that has waited longest and can start; None if there is none."""
         startable = [self._waiting] if self._waiting else []
         if self._waiting_threaded and sum(run.threaded for run in self._started) < THREADS:
             startable.append(self._waiting_threaded)

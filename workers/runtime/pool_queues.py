@@ -1,4 +1,5 @@
-"""The queues that a worker reads: pools' by their gates, others as Celery does; they are read, or not, on command."""
+"""The queues that a worker reads: those of pools through their gates, others as Celery does. Commands add and remove
+queues."""
 
 from __future__ import annotations
 
@@ -22,23 +23,23 @@ logger = logging.getLogger(__name__)
 
 
 class PoolQueues(Consumer):  # type: ignore[misc]
-    """Celery's consumer as far as it is about queues. `_handle` handles a message, `_serving`: the gates run."""
+    """The part of the consumer that manages queues. `_handle` handles a message; `_serving` says that the gates run."""
 
     pool: TaskPool
     initial_prefetch_count: int
     gates: dict[str, Gate]
-    """By queue; replaced as a whole, since other threads read it."""
+    """The gates by queue; replaced as a whole, since other threads read it."""
     _common: tuple[str, ...]
-    """Queues that are read without a gate, for other threads."""
+    """The queues that are read without a gate; replaced as a whole, since other threads read it."""
     _queues: dict[str, GatedQueue]
-    """Of this connection, the closed ones too."""
+    """The gated queues of this connection, including closed ones."""
     _in_hand: InHand
     _handle: Any
     _serving: bool
     _dead_letters: DeadLetters
 
     def forget_queues(self) -> None:
-        """Before the first connection."""
+        """Start with no queues, before the first connection."""
         self.gates, self._common, self._queues, self._in_hand = {}, (), {}, []
 
     async def _serve_gate(self, gate: Gate) -> None:
@@ -48,7 +49,7 @@ class PoolQueues(Consumer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _prefetch_count(self) -> int:
-        """For the queues without a gate: their work runs in all slots, whatever `-c` says."""
+        """Return the prefetch count of queues without a gate: their work runs in all slots, whatever `-c` says."""
         return int(self.pool.slots * self.prefetch_multiplier)
 
     def _update_prefetch_count(self, index: int = 0) -> Any:
@@ -79,16 +80,16 @@ class PoolQueues(Consumer):  # type: ignore[misc]
 
     @property
     def queues(self) -> list[Any]:
-        """All that are read now."""
+        """All queues that are read now."""
         common = self.task_consumer.queues if self.task_consumer is not None else []
         return [*common, *(q.queue for q in self._queues.values() if not q.gate.shut)]
 
     def reads(self, queue: str) -> bool:
-        """Whether a queue, by its name at the broker or its plain one, is read now."""
+        """Return whether a queue, given by its name at the broker or its plain one, is read now."""
         return any(queue in (q.name, q.alias) for q in self.queues)
 
     def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
-        """Celery's, and for a pool's queue its gate. One that is read already stays as it is."""
+        """Start reading a queue, a pool's through its gate. A queue that is already read stays as it is."""
         if self.reads(queue):
             return
         queues = self.app.amqp.queues
@@ -102,7 +103,7 @@ class PoolQueues(Consumer):  # type: ignore[misc]
         logger.info("queue %s is read", name, extra={"event": "add_consumer", "queue": name})
 
     def cancel_task_queue(self, queue: str) -> None:
-        """Celery's, and of a pool's queue: what waits for a lease goes back, open calls end."""
+        """Stop reading a queue. Of a pool's queue, messages that wait for a lease go back, and open calls finish."""
         found = self.app.amqp.queues[queue]
         opened = self._queues.get(found.name)
         if opened is None:
@@ -121,5 +122,5 @@ class PoolQueues(Consumer):  # type: ignore[misc]
 
     @property
     def judges(self) -> bool:
-        """Whether it reads the queue of any pool, as far as is known. For any thread."""
+        """Whether this worker reads the queue of any pool, True before its gates run. For any thread."""
         return not self._serving or any(not gate.shut for gate in self.gates.values())

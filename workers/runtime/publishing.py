@@ -6,7 +6,8 @@ Celery publishes through blocking sockets and sleeps between its attempts; on th
 would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
 message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
 
-Nobody waits for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): an OSError tells.
+Publishing does not wait for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): it raises
+OSError.
 
 With `app.message_key`, every task message is signed (workers/broker/signing.py).
 
@@ -57,7 +58,7 @@ class AMQP(celery.app.amqp.AMQP):  # type: ignore[misc]
 
 
 class _DeferredPool:
-    """In place of kombu's pool of producers."""
+    """Takes the place of kombu's pool of producers in task greenlets."""
 
     def __init__(self, app: Any, connections: Any) -> None:
         self.connections = connections
@@ -68,7 +69,8 @@ class _DeferredPool:
 
 
 class _DeferredProducer:
-    """In place of kombu's producer. `connection` is never opened; Celery asks it for the transport's errors."""
+    """Takes the place of kombu's producer. `connection` is never opened; Celery reads the transport's errors from
+    it."""
 
     def __init__(self, app: Any, connection: Any) -> None:
         self.connection = connection
@@ -87,7 +89,7 @@ class _DeferredProducer:
         return self.lend(lambda producer: producer.publish(*args, **kwargs))
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: no producer is held."""
 
     def __enter__(self) -> Self:
         return self

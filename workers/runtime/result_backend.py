@@ -8,11 +8,11 @@ Keys, values, scripts and chord joins are Celery's own code, so that any client 
 results. Only the way to the server differs: called in a task greenlet, commands travel through `redis.asyncio` and the
 greenlet waits, so that the loop never waits for a socket; called anywhere else, it is Celery's backend.
 
-Commands of greenlets that wait at the same time share a round trip: a thousand tasks that end together send some
-dozens of pipelines instead of thousands of commands. A command is sent again when its connection breaks, for a few
-seconds; storing and joining may be repeated without harm, as Celery's redeliveries require anyway: a chord's member
-counts once, is added once, and the one that completes the chord is told so again. The pair SET and PUBLISH of a result
-is sent in this order but not wrapped in MULTI.
+Commands of greenlets that wait at the same time share a round trip: a thousand tasks that end together send some dozens
+of pipelines instead of thousands of commands. A command is sent again when its connection breaks, for a few seconds;
+storing and joining may be repeated without harm, as Celery's redeliveries require anyway: a chord's member counts once,
+is added once, and the one that completes the chord gets that answer again. The pair SET and PUBLISH of a result is sent
+in this order but not wrapped in MULTI.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ASYNC_CONNECTIONS: dict[type[Any], type[Any]] = {
 
 
 class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
-    """See the module's text. One instance may serve several loops and threads."""
+    """The backend described above. One instance may serve several loops and threads."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,7 +76,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
 
     @property
     def client(self) -> redis.Redis:
-        """The way to the server that suits the caller."""
+        """The client that suits the caller: a waiting one in a task greenlet, a blocking one elsewhere."""
         return self._loop_client() if in_task_greenlet() else self._blocking_client
 
     @functools.cached_property
@@ -111,8 +111,8 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
         return self._blocking_client.register_script(script_text(PROGRESS_SCRIPT))
 
     def store_progress(self, task_id: str, info: Mapping[str, Any]) -> bool:
-        """Store that a task is in `PROGRESS`, with `info` as its `AsyncResult.info`. False, and nothing is changed, if
-        the task's end is stored: a late report of its progress takes no end back."""
+        """Store that a task is in `PROGRESS`, with `info` as its `AsyncResult.info`. If the task's end is stored
+        already, returns False and changes nothing."""
         meta: dict[str, Any] = {
             "task_id": task_id,
             "status": PROGRESS,
@@ -128,15 +128,16 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
         self._chord_member_script(keys=keys, args=[result.id, self.chord_expires or 0], client=self.client)
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
-        """A chord whose header holds groups is joined by Celery's result consumer, which subscribes and sleeps."""
+        """Restore a group in a helper thread: a chord whose header holds groups is joined by Celery's result consumer,
+        which subscribes and sleeps."""
         group = off_loop(super().restore_group, group_id, cache=cache)
         if group is not None and in_task_greenlet():
             group.join_native = functools.partial(off_loop, group.join_native)
         return group
 
     def iter_native(self, result: Any, **options: Any) -> Iterator[tuple[str, Any]]:
-        """Celery's, which leaves out a result that comes between its look at it and its waiting for it, or that it told
-        to another waiter of this process."""
+        """Yield all results. Celery's own method misses a result that arrives between its check and its wait, or that
+        went to another waiter of this process."""
         told = set()
         for task_id, meta in super().iter_native(result, **options):
             told.add(task_id)
@@ -148,7 +149,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
                     yield node.id, meta
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """A task never waits for the results of what it publishes, so it does not subscribe to them."""
+        """Subscribe to results, except in a task, which never waits for the results of what it publishes."""
         if not in_task_greenlet():
             super().on_task_call(producer, task_id)
 
@@ -159,7 +160,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             super()._sleep(amount)
 
     def on_connection_error(self, max_retries: int | None, exc: Exception, intervals: Any, retries: int) -> float:
-        """The wait until the next try, s: waited for here in a greenlet, by the caller elsewhere."""
+        """Return the wait until the next try, s. In a greenlet it is waited for here, and 0 is returned."""
         wait_s: float = super().on_connection_error(max_retries, exc, intervals, retries)
         if not in_task_greenlet():
             return wait_s
@@ -171,7 +172,7 @@ class SentinelBackend(RedisBackend):
     """The same for a store whose address is Sentinel's (workers/store/sentinel.py)."""
 
     def _params_from_url(self, url: str, defaults: dict[str, Any]) -> dict[str, Any]:
-        """What the address itself does not say."""
+        """Return the options that the URL itself does not contain."""
         return {name: defaults[name] for name in _SENTINEL_PARAMS if name in defaults}
 
     def _get_pool(self, **params: Any) -> redis.ConnectionPool:

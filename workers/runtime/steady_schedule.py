@@ -1,4 +1,4 @@
-"""Celery's beat by the monotonic clock.
+"""A schedule for Celery's beat that follows the monotonic clock.
 
 Celery counts from the wall clock when an entry is due: a clock that is put back by an hour keeps the beat silent for
 that hour, and so does a restart, since the scheduler keeps on disk when it ran last. Entries that come every few
@@ -20,10 +20,11 @@ _BEGAN, _BEGAN_AT_S = datetime.now(UTC), time.monotonic()
 
 
 def steady_now() -> datetime:
-    """A date that goes on with the monotonic clock; right when this process began, and off by every step since."""
+    """Return a date that advances with the monotonic clock. It ignores steps of the wall clock since this process
+    began."""
     return _BEGAN + timedelta(seconds=time.monotonic() - _BEGAN_AT_S)
 
 
 def every(seconds: float) -> Any:
-    """A schedule for Celery's beat."""
+    """Return a schedule for Celery's beat."""
     return schedule(seconds, nowfun=steady_now)

@@ -1,12 +1,12 @@
-"""Events of tasks that tell from which queue a message came, as monitors show it.
+"""Task events that name the queue that a message came from, for monitors.
 
     app = Celery(..., events="dicast.workers.runtime.task_events:Events")
 
-Celery tells that only with an event of whoever sends, one more message for each task. The request tells its worker's
-dispatcher of itself when it is made (`Dispatcher.comes`), just before Celery tells that it was received.
+Celery reports that only in an event of the sender, one more message for each task. Here the request announces itself to
+its worker's dispatcher when it is made (`Dispatcher.comes`), just before Celery reports that it was received.
 
-No event that can be kept waits for a broker that is away. Celery's heartbeat would, on the main thread and for ever: a
-worker that is to stop then could not. It is kept, and sent over the next connection.
+No event that can be buffered waits for a broker that is unreachable. Celery's heartbeat would, on the main thread and
+for ever, so that the worker could not stop. It is buffered, and sent over the next connection.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Events(celery.app.events.Events):  # type: ignore[misc]
 
 
 class Dispatcher(EventDispatcher):  # type: ignore[misc]
-    """Celery's, with the place that a task came from, waiting only where it cannot keep them."""
+    """Celery's dispatcher, which adds the place that a task came from, and waits only if it cannot buffer events."""
 
     _coming: tuple[str, dict[str, Any]] = ("", {})
 
     def comes(self, request: Any) -> None:
-        """The next task that is told to be received is this one, if it is told at all."""
+        """Note that the next `task-received` event, if there is one, is for this request."""
         place = request.delivery_info
         self._coming = request.id, {"exchange": place["exchange"], "routing_key": place["routing_key"]}
 

@@ -49,16 +49,16 @@ PASSES_PER_TURN = 16
 
 
 class TaskAborted(Exception):
-    """The body raised a BaseException that no one asked for: SystemExit, a stray CancelledError, ..."""
+    """The body raised an unexpected BaseException: SystemExit, a stray CancelledError, ..."""
 
 
 class _SoftTimeLimit(SoftTimeLimitExceeded, asyncio.CancelledError):  # type: ignore[misc]
-    """What a body sees. Also a cancellation, so that task groups and timeouts clean up as they do for one."""
+    """The soft time limit as a body sees it. It is also a cancellation, so that task groups and timeouts clean up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What Celery's `Request` wants to be told. They are posted to the hub, never called on the loop."""
+    """The callbacks of Celery's `Request`. They are posted to the hub, never called on the loop."""
 
     accepted: Callable[[int, float], None]
     outcome: Callable[[Any], None]
@@ -77,10 +77,10 @@ class RunHost(Protocol):
     def post_soon(self, function: Callable[..., Any], *args: Any) -> None: ...
     def ended(self, run: TaskRun) -> None: ...
     def unrecorded(self, label: str) -> int:
-        """How often the outcome of a task of this label could not be recorded, this time included."""
+        """Count an outcome of the task `label` that could not be recorded; returns how many there were."""
 
     def end_message(self, settle: Callable[[ExceptionInfo], None], info: ExceptionInfo) -> None:
-        """On the hub: end a message whose outcome cannot be recorded; `settle` is its callback for errors."""
+        """End a message whose outcome cannot be recorded; `settle` is its callback for errors. On the hub."""
 
     def cancel(self, run: TaskRun) -> None: ...
 
@@ -121,7 +121,7 @@ class TaskRun:
         self._task = self._host.loop.create_task(self._run(), name=self.label)
 
     def drop(self) -> None:
-        """Cancel the run; nothing more is reported of it."""
+        """Cancel the run; nothing more is reported about it."""
         if self.dropped:
             return
         self.dropped = True
@@ -134,7 +134,7 @@ class TaskRun:
             self._timers.append(self._host.loop.call_later(CANCEL_GRACE_S, self._abandon))
 
     async def body(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await the body for the tracer, and tell it of cancellations in the tracer's terms."""
+        """Await the body for the tracer, and translate cancellations into the tracer's terms."""
         self.in_body = True
         try:
             result = await coroutine
@@ -163,9 +163,9 @@ class TaskRun:
             else:
                 self._greenlet = _RunGreenlet(self)
                 outcome = await self._greenlet
-        except Exception as error:  # noqa: BLE001  (told to Celery)
+        except Exception as error:  # noqa: BLE001  (reported to Celery)
             self._not_recorded(error)
-        except BaseException as error:  # noqa: BLE001  (told to Celery)
+        except BaseException as error:  # noqa: BLE001  (reported to Celery)
             if not self.dropped:
                 self._host.post(self._callbacks.error, _info(TaskAborted(f"the body raised {error!r}"), error))
         else:
@@ -178,7 +178,7 @@ class TaskRun:
         return self._trace()
 
     def interruption(self, exception: BaseException) -> BaseException:
-        """What the greenlet sees of an exception that asyncio throws in."""
+        """Return the exception that the greenlet is to see for one that asyncio throws in."""
         if self._soft_due and not self.dropped and self._task is not None:
             self._soft_due = False
             self._task.uncancel()

@@ -1,4 +1,5 @@
-"""Watches a worker for progress: if it takes no work that waits it is connected anew, and if that is no help ended."""
+"""Watches a worker's progress. If it does not take work that waits, it is reconnected; if that does not help, it
+ends."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """`room` tells of every queue that is consumed now whether there is room for a message of it; `taken` counts those
-    that came; `reconnect` has Celery connect anew."""
+    """Watches one worker. `room` returns for every queue that is consumed whether there is room for a message of it;
+    `taken` counts the messages that arrived; `reconnect` has Celery connect anew."""
 
     def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
         self.taken: Counter[str] = Counter()
         self._room, self._reconnect = room, reconnect
         self._progress: dict[str, QueueProgress] = {}
         self.stuck = ""
-        """Queues with work that this worker should take and does not, '' if all is well; for any thread."""
+        """Queues whose work this worker should take and does not, '' if all is well; for any thread."""
 
     async def run(self, queue_lengths: QueueLengths) -> None:
-        """Until cancelled."""
+        """Check the queues every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.look(queue_lengths)
 
     async def look(self, queue_lengths: QueueLengths) -> None:
-        """One look at all queues."""
+        """Check all queues once."""
         for name, room in self._room().items():
             try:
                 waiting = await queue_lengths.waiting(name) > 0

@@ -1,8 +1,8 @@
 """Commands of callers that wait at the same time share a round trip.
 
-A busy process then makes some dozens of round trips instead of thousands, and an idle one waits no longer. They go over
-connections that are kept, for to take one out of the pool and to put it back, as redis-py's pipelines do for each round
-trip, costs CPU time.
+A busy process then makes some dozens of round trips instead of thousands, and an idle one waits no longer. They use
+connections that are kept, since taking one out of the pool and putting it back for each round trip, as redis-py's
+pipelines do, costs CPU time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redis.exceptions import ResponseError
 from dicast.workers.system.supervision import watch
 
 BATCH_MAX = 64
-"""Callers that share one round trip; all of them go on in one turn of the loop when it is back."""
+"""The most callers that share one round trip; all of them go on in one turn of the loop when it is back."""
 LANES = 4
-"""Round trips under way at once."""
+"""The number of round trips under way at once."""
 
 Command = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -29,7 +29,7 @@ Command = tuple[tuple[Any, ...], dict[str, Any]]
 class BatchingClient(redis.asyncio.Redis):
     """A `redis.asyncio.Redis` whose single commands and scripts travel in `Batches`. A command may be sent although its
     caller was cancelled, and sent again when its connection breaks: for commands that are safe to repeat. Pipelines and
-    subscriptions go their own way."""
+    subscriptions are not batched."""
 
     def __init__(self, connection_pool: redis.asyncio.ConnectionPool, lanes: int) -> None:
         super().__init__(connection_pool=connection_pool)
@@ -41,8 +41,9 @@ class BatchingClient(redis.asyncio.Redis):
 
 
 class Batches:
-    """Sends the commands of many callers in few round trips. One loop. `lanes` of them are under way at once; while all
-    are, commands wait and then go together. What redis-py repeats by itself, because of the error, is repeated."""
+    """Sends the commands of many callers in few round trips; for one event loop. At most `lanes` round trips are under
+    way at once; meanwhile commands wait, and are then sent together. They are retried after the errors that redis-py
+    retries."""
 
     def __init__(self, client: redis.asyncio.Redis, lanes: int = LANES) -> None:
         self._client, self._most_lanes = client, lanes
@@ -51,7 +52,8 @@ class Batches:
         self._kept: list[redis.asyncio.Connection] = []
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies, in order; raises the first error among them. A cancelled caller's commands may be sent yet."""
+        """Return the replies, in order; raises the first error among them. Commands of a cancelled caller may still be
+        sent."""
         replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((commands, replies))
         if len(self._lanes) < self._most_lanes:
@@ -65,13 +67,13 @@ class Batches:
         watch(lane, "store-lane")
 
     def _lane_ended(self, lane: asyncio.Task[None]) -> None:
-        """One that has failed leaves nobody waiting."""
+        """Open another lane if commands wait, so that a failed one leaves no caller waiting."""
         self._lanes.discard(lane)
         if self._waiting and len(self._lanes) < self._most_lanes:
             self._open_lane()
 
     async def close(self) -> None:
-        """Only when nobody sends any more."""
+        """Close the connections. Call this only when nobody sends commands any more."""
         await self._client.aclose()
 
     async def _serve(self) -> None:
@@ -89,7 +91,7 @@ class Batches:
             try:
                 if wanted:
                     await self._round_trip(wanted)
-            except Exception as error:  # noqa: BLE001  (told to every caller)
+            except Exception as error:  # noqa: BLE001  (raised in every caller)
                 for _, replies in wanted:
                     if not replies.done():
                         replies.set_exception(error)
@@ -126,7 +128,7 @@ class Batches:
         return answers
 
     async def _round_trip_over(self, connection: redis.asyncio.Connection, commands: Sequence[Command]) -> list[Any]:
-        """The answers of commands that are sent at once; an error of the server's is an answer."""
+        """Send commands at once and return their answers; an error of the server is an answer."""
         await connection.send_packed_command(connection.pack_commands([args for args, _ in commands]))
         answers: list[Any] = []
         for args, options in commands:

@@ -1,4 +1,4 @@
-"""Clients of the store with a deadline on every wait: no thread and no task waits for a silent server for ever."""
+"""Clients of the store with a deadline on every wait: no thread and no task waits for ever for a silent server."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ASYNC_CONNECTIONS = 64
 BATCHING_LANES = 2
 
 DEMOTED = (ReadOnlyError, MasterDownError)
-"""What a server says that is a primary no longer, over connections that may stay alive for ever."""
+"""The errors of a server that is no longer a primary, whose connections may stay alive for ever."""
 _RETRIED: list[type[Exception]] = [StoreConnectionError, StoreTimeoutError, BusyLoadingError, *DEMOTED]
-"""Each by a new connection, which may find the primary where the old one has found a replica."""
+"""Errors after which a command is retried over a new connection, which may lead to the new primary."""
 
 
 def _options() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _options() -> dict[str, Any]:
 
 
 def connect(url: str, retries: int = 3) -> StoreClient:
-    """A client for synchronous callers (submission, CLI, tests). Raises `ValueError` for a URL of another shape."""
+    """Return a client for synchronous callers (submission, CLI, tests). Raises `ValueError` for a malformed URL."""
     options = {**_options(), "retry": Retry(ExponentialBackoff(cap=0.5, base=0.02), retries)}
     pool = master_pool(url, **options) if is_sentinel(url) else redis.ConnectionPool.from_url(url, **options)
     leave_demoted(pool)
@@ -56,7 +56,7 @@ def connect(url: str, retries: int = 3) -> StoreClient:
 
 
 def shuts_out(url: str) -> bool:
-    """Whether the store answers, and refuses this login. One connection, at most a few seconds."""
+    """Return whether the store answers and rejects this login. Takes one connection, and at most a few seconds."""
     try:
         with connect(url, retries=0) as client:
             client.ping()
@@ -68,12 +68,14 @@ def shuts_out(url: str) -> bool:
 
 
 def connect_async(url: str) -> AsyncStoreClient:
-    """A client for one event loop. Callers beyond `ASYNC_CONNECTIONS` wait for a connection, at most a few seconds."""
+    """Return a client for one event loop. Callers beyond `ASYNC_CONNECTIONS` wait up to a few seconds for a
+    connection."""
     return redis.asyncio.Redis.from_pool(_async_pool(url))
 
 
 def connect_batching(url: str) -> AsyncStoreClient:
-    """The same for many callers at once: their commands share round trips (see `dicast.workers.store.batches`)."""
+    """Return a client for many callers at once, whose commands share round trips (see
+    `dicast.workers.store.batches`)."""
     return BatchingClient(_async_pool(url), BATCHING_LANES)
 
 
@@ -93,9 +95,9 @@ def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
 
 
 def leave_demoted(pool: redis.ConnectionPool) -> None:
-    """Have the pool close connections over which a server has said that it is no primary, when they are given back: the
-    next one asks the sentinels, or the address, anew. redis-py does so for commands that it tries again itself only,
-    and not for one that was refused among others in a pipeline."""
+    """Have the pool close connections over which a server has answered that it is not a primary, so that the next one
+    looks up the primary again. redis-py does so only for commands that it retries itself, and not for one that was
+    rejected within a pipeline."""
     base: Any = pool.connection_class
 
     class LeavingConnection(base):  # type: ignore[misc]
@@ -110,9 +112,9 @@ def leave_demoted(pool: redis.ConnectionPool) -> None:
 
 
 def tell_of_closed(pool: redis.asyncio.ConnectionPool) -> None:
-    """Have the pool's connections raise redis-py's `ConnectionError`, and so be retried, where they are found closed
-    only when written to: uvloop raises RuntimeError then, which redis-py lets through. Connections to what is no
-    primary any more are closed (see `leave_demoted`)."""
+    """Have the pool's connections raise redis-py's `ConnectionError`, which is retried, when a write finds them closed:
+    uvloop raises RuntimeError then, which redis-py lets through. Connections to a former primary are closed (see
+    `leave_demoted`)."""
     base: Any = pool.connection_class
 
     class TellingConnection(base):  # type: ignore[misc]

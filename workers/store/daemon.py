@@ -1,9 +1,9 @@
-"""A daemon: a server process that outlives its starter, at most one to a folder, found by every other process.
+"""A daemon: a server process that outlives its starter, at most one per folder, which every other process can find.
 
-Who needs it asks for it, and the first who asks starts it. Whether it is there is decided by asking it (`probe`), not
-by a file: the record of its process only helps to wait for one that does not answer yet, and to stop it. The record
-tells it from every other process (workers/system/processes.py), so that a stranger with a recycled pid is never
-waited for, nor killed.
+The first process that needs it starts it. Whether it runs is decided by a request to it (`probe`), not by a file: the
+record of its process only serves to wait for one that does not answer yet, and to stop it. The record identifies the
+process for certain (workers/system/processes.py), so that another one with a recycled pid is never waited for or
+killed.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ LOG_TAIL_BYTES = 2000
 
 
 class DaemonError(DicastError, RuntimeError):
-    """It could not be started, found or stopped; the message says where its log is and how that ends."""
+    """A daemon could not be started, found or stopped; the message quotes the end of its log."""
 
     problem = "daemon"
 
 
 class DaemonStatus(NamedTuple):
-    """What a daemon that answers tells of itself."""
+    """The status that a running daemon reports."""
 
     pid: int
     url: str
 
 
 class Daemon:
-    """The daemon called `name` of one folder. `probe` asks it, within about a second; None: no answer (yet).
+    """The daemon called `name` of one folder. `probe` queries it, within about a second; None: no answer (yet).
 
-    Safe for any number of threads and processes at once: starting and stopping happen under a lock on a file, which the
-    kernel drops with its holder. The folder is made, for this user alone.
+    Safe for any number of threads and processes at once: starting and stopping happen under a file lock, which the
+    kernel drops with its holder. The folder is created, for this user alone.
     """
 
     def __init__(self, folder: Path, name: str, probe: Callable[[], DaemonStatus | None]) -> None:
@@ -60,8 +60,8 @@ class Daemon:
     def ensure(
         self, command: Callable[[], Sequence[str]], *, env: Mapping[str, str] | None = None, deadline_s: float
     ) -> tuple[DaemonStatus, bool]:
-        """Its answer, and whether this call started it. `command` is asked only then, after all that is stale is known
-        to be stale; `env` is added to this process's environment. Raises `DaemonError`."""
+        """Start the daemon unless it runs; returns its status, and whether this call started it. `command` is called
+        only then; `env` is added to this process's environment. Raises `DaemonError`."""
         answer = self._probe()
         if answer is not None:
             return answer, False
@@ -77,7 +77,7 @@ class Daemon:
             return answer, True
 
     def find(self, *, deadline_s: float) -> DaemonStatus | None:
-        """Its answer, and None if it does not run; one that is just starting is waited for. Raises `DaemonError`."""
+        """Return its status, None if it does not run; one that is just starting is waited for. Raises `DaemonError`."""
         answer = self._probe()
         if answer is not None or not self.folder.exists():
             return answer
@@ -86,7 +86,7 @@ class Daemon:
             return self._found(end)
 
     def stop(self, grace_s: float) -> bool:
-        """Terminate it, kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
+        """Terminate it, and kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
         if not self.folder.exists():
             return False
         with self._locked(time.monotonic() + grace_s):
@@ -118,14 +118,15 @@ class Daemon:
         return process
 
     def _found(self, end: float) -> DaemonStatus | None:
-        """Its answer, under the lock; None if it does not run, or was about to end, as after a `stop` elsewhere."""
+        """Return its status, under the lock; None if it does not run, or was about to end, as after a `stop`
+        elsewhere."""
         answer = self._probe()
         if answer is None and (recorded := self._recorded()) is not None:
             answer = self._answer(lambda: alive(recorded), end)
         return answer
 
     def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus | None:
-        """None if it ends without an answer. Raises `DaemonError` at `end`, monotonic seconds."""
+        """Wait for its status; None if it ends without an answer. Raises `DaemonError` at `end`, monotonic seconds."""
         while True:
             alive_before = lives()
             answer = self._probe()
@@ -138,7 +139,7 @@ class Daemon:
             time.sleep(POLL_S)
 
     def _recorded(self) -> Process | None:
-        """The process that was started last, if it still lives."""
+        """Return the process that was started last, if it is still alive."""
         try:
             record = json.loads(self._record.read_text())
             known = Process(int(record["pid"]), str(record.get("boot", "")), int(record["started"]))
@@ -163,12 +164,12 @@ class Daemon:
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process still runs, for certain; one that only waits to be reaped does not."""
+    """Return whether this very process certainly runs; one that only waits to be reaped does not."""
     return process.fate() is Liveness.ALIVE
 
 
 def terminate(process: Process, *, grace_s: float, name: str) -> None:
-    """Ask that process to end, and kill it after `grace_s`. Does nothing if it is gone or another has its pid."""
+    """Terminate the process, and kill it after `grace_s`. Does nothing if it is gone or another has its pid."""
     end = time.monotonic() + grace_s
     _signal(process, signal.SIGTERM)
     while alive(process) and time.monotonic() < end:
@@ -181,7 +182,7 @@ def terminate(process: Process, *, grace_s: float, name: str) -> None:
 
 
 def tail(log: Path) -> str:
-    """The end of a log, for error messages; empty if there is none."""
+    """Return the end of a log, for error messages; empty if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 NAME = "valkey"
 IDLE_S = 300.0
 START_DEADLINE_S = 60.0
-"""Loading a long log takes a while, and all who wait for it wait here."""
+"""How long to wait for the server to be ready, since loading a long log takes a while."""
 STOP_GRACE_S = 30.0
 PROBE_TIMEOUT_S = 1.0
 POLL_S = 0.02
@@ -92,7 +92,7 @@ def find_running(state_dir: str | Path) -> EmbeddedStore | None:
 
 
 def has_data(state_dir: str | Path) -> bool:
-    """Whether a store has ever run in the state directory. Where none has, there is nothing to be asked of it."""
+    """Return whether a store has ever run in the state directory; if not, there is nothing to read."""
     return (_folder(state_dir) / APPEND_FOLDER).exists()
 
 
@@ -105,7 +105,8 @@ def stop(state_dir: str | Path) -> bool:
 
 
 def leave(state_dir: str | Path) -> bool:
-    """Let go of the state directory's store, and stop it if no other process holds it; whether it was stopped."""
+    """Let go of the state directory's store, and stop it if no other process holds it; returns whether it was
+    stopped."""
     folder = _folder(state_dir)
     _release(folder)
     if not folder.exists():
@@ -132,7 +133,8 @@ def server_version() -> str:
 
 
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
-    """How a Valkey or Redis server is run for Dicast: data in `folder`, reachable by this user through `socket`."""
+    """Return the command of a Valkey or Redis server for Dicast: data in `folder`, reachable by this user at
+    `socket`."""
     options = {
         "port": "0",
         "unixsocket": str(socket),
@@ -149,8 +151,8 @@ def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
 
 
 def broker_url(url: str) -> str:
-    """A store's URL as kombu wants its broker: `redis://`, `rediss://`, `redis+socket://`, or `sentinel://` for each
-    sentinel. Raises `ValueError` for another scheme."""
+    """Convert a store's URL to kombu's form of a broker: `redis://`, `rediss://`, `redis+socket://`, or `sentinel://`
+    for each sentinel. Raises `ValueError` for another scheme."""
     if is_sentinel(url):
         return SentinelAddress.parse(url).url()
     for_backend = backend_url(url)
@@ -158,8 +160,8 @@ def broker_url(url: str) -> str:
 
 
 def backend_url(url: str) -> str:
-    """A store's URL as Celery's Redis result backend wants it after `<backend class>+`: `redis://`, `rediss://` or
-    `socket://`; `sentinel://` stays as it is. Raises `ValueError` for another scheme."""
+    """Convert a store's URL to the form that follows `<backend class>+` in Celery's result backend: `redis://`,
+    `rediss://` or `socket://`; `sentinel://` stays as it is. Raises `ValueError` for another scheme."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "unix":
@@ -250,7 +252,8 @@ def _binary() -> str:
 
 
 def _socket(folder: Path) -> Path:
-    """Inside the folder, or, where that path is too long for the kernel, in a short one that only depends on it."""
+    """Return the socket's path: in the folder or, if that is too long for the kernel, in a short folder derived from
+    it."""
     inside = folder / "valkey.sock"
     if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
         return inside
@@ -259,7 +262,7 @@ def _socket(folder: Path) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Others can make folders there too: one that is not ours alone is not used."""
+    """Create a folder in a place where others can create some too; raises `DaemonError` if it is not ours alone."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:

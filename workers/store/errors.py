@@ -1,7 +1,8 @@
-"""Which errors of the store waiting can mend. Every loop and every patient caller asks this one function.
+"""Which errors of the store are temporary. Every loop and every caller that retries uses this one function.
 
-What passes: a connection that is refused, lost or silent, and a server that answers but will not do it now. What does
-not: everything that the same command would meet again, as a fault of a script, a wrong type, or a forbidden command.
+Temporary are: a connection that is refused, lost or silent, and a server that answers but cannot execute the command
+now. Permanent are all errors that the same command would meet again: a fault in a script, a wrong type, a forbidden
+command.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 PASSING_CODES = frozenset({
     "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "NOSCRIPT", "OOM", "READONLY", "TRYAGAIN",
 })  # fmt: skip
-"""First words of a server's refusals that end by themselves, or when an operator has made room."""
+"""First words of error answers that end by themselves, or when an operator has made room."""
 
 _PASSING = (
     StoreConnectionError, StoreTimeoutError, InvalidResponse,
@@ -33,15 +34,16 @@ _PASSING = (
 """redis-py's own classes of such errors."""
 
 _CODE = re.compile(r"(?:Command # \d+ .* of pipeline caused error: )?([A-Z]+)\b", re.DOTALL)
-"""A pipeline of redis-py puts words of its own before the server's."""
+"""A pipeline of redis-py puts a prefix of its own before the server's message."""
 
 
 class NotReady(RedisError):
-    """The store answers, but what was asked is not possible yet."""
+    """The store answers, but cannot do what was requested yet."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same command may succeed later. A refused login passes: until it is mended nothing can be written."""
+    """Return whether the same command may succeed later. A rejected login counts as temporary: until it is fixed
+    nothing can be written."""
     if isinstance(error, (*_PASSING, NotReady)):
         return True
     if isinstance(error, ResponseError):
@@ -50,7 +52,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def code(error: ResponseError) -> str:
-    """The first word of a server's refusal, as 'WRONGTYPE'; 'ERR' where it has no other."""
+    """Return the first word of a server's error answer, such as 'WRONGTYPE'; 'ERR' if it has no other."""
     if error.status_code:
         return str(error.status_code)
     found = _CODE.match(str(error))

@@ -1,4 +1,5 @@
-"""Names of everything in the store, encoded injectively and under one hash tag, so that Redis Cluster can hold them."""
+"""The names of all keys in the store, encoded injectively and under one hash tag, so that Redis Cluster can hold
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from urllib.parse import quote
 
 @lru_cache(maxsize=8192)
 def encode(part: str) -> str:
-    """One path element: two different texts never give the same element, and it never holds ':' '{' '}' or '%' raw."""
+    """Encode one path element: different texts give different elements, none with a raw ':', '{', '}' or '%'."""
     return quote(part, safe="-._~")
 
 
@@ -105,7 +106,7 @@ class Keys:
 
     @property
     def nodes_heard(self) -> str:
-        """zset node id -> lease-clock ms when it was heard last, of those with a beacon"""
+        """zset node id -> lease-clock ms of its last beacon, of the nodes that have one"""
         return self.at("nodes_heard")
 
     @property
@@ -136,7 +137,7 @@ class Keys:
 
     @property
     def told(self) -> str:
-        """channel: 'node id' has an order to look at, or a request as JSON (workers/nodes/orders.py)"""
+        """channel: the id of a node with a new order, or a request as JSON (workers/nodes/orders.py)"""
         return self.at("told")
 
     def given_back(self, request: str) -> str:
@@ -144,7 +145,8 @@ class Keys:
         return self.at("given_back", request)
 
     def node(self, node: str) -> str:
-        """a node's beacon: exists while it can be heard; the id stands as it is, for scripts append it to `node("")`"""
+        """a node's beacon: exists while it is reachable; the id is not encoded, since scripts append it to
+        `node("")`"""
         return f"{self.at('node')}:{node}"
 
     def unacked(self, node: str) -> str:

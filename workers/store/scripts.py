@@ -1,8 +1,9 @@
-"""Lua scripts: one verb a file, beside its caller. `--@include path.lua` pastes another one in, named from the folder
-of the file that asks for it; a file that several ask for is pasted in once.
+"""Loads Lua scripts: one verb per file, beside its caller. `--@include path.lua` includes another file, relative to the
+folder of the including one; a file that is included several times is inserted once.
 
-A script begins with `#!lua`, and a store whose memory is full refuses it before it changes anything; or with
-`#!lua flags=allow-oom`, if it gives back, records or ends something: that must go on, and makes room. Redis 7 or newer.
+A script begins with `#!lua`, and then a store with full memory rejects it before it changes anything; or with
+`#!lua flags=allow-oom`, if it gives back, records or ends something: that must always work, and makes room. Needs
+Redis 7 or newer.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ PLAIN, FREEING = "#!lua\n", "#!lua flags=allow-oom\n"
 
 
 def freeing(text: str) -> str:
-    """The same script, which a full store lets run."""
+    """Return the same script in a form that also runs in a full store."""
     return text.replace(PLAIN, FREEING, 1)
 
 
 @cache
 def script_text(path: Path) -> str:
-    """The source of a script with its includes."""
+    """Return the source of a script with its includes."""
     return "".join(text for _, text in script_parts(path))
 
 
 def script_parts(path: Path) -> list[tuple[Path, str]]:
-    """The source of a script with its includes, in pieces: each with the file that it is of."""
+    """Return the source of a script with its includes, in pieces, each with the file that it comes from."""
     seen: set[Path] = set()
 
     def pieces(file: Path) -> list[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""A store that Redis Sentinel watches over: its address, and pools whose connections follow the master.
+"""A store that is monitored by Redis Sentinel: its address, and connection pools that follow the master.
 
     sentinel://[user:password@]host[:port][;sentinel://host[:port]...]/db?master=mymaster
 
@@ -20,7 +20,7 @@ import redis.sentinel
 SCHEME = "sentinel"
 PORT = 26379
 ASK_TIMEOUT_S = 1.0
-"""For one sentinel; after that the next one is asked."""
+"""How long to wait for one sentinel before the next one is asked."""
 _SSL = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
 
 
@@ -30,7 +30,7 @@ def is_sentinel(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SentinelAddress:
-    """Where the sentinels are, and what they call the store."""
+    """The addresses of the sentinels, and the name that they have for the store."""
 
     sentinels: tuple[tuple[str, int], ...]
     master: str
@@ -40,11 +40,11 @@ class SentinelAddress:
     sentinel_username: str | None
     sentinel_password: str | None
     ssl: Mapping[str, str] | None
-    """Options of an encrypted connection; None: it is not encrypted."""
+    """The options of an encrypted connection; None if it is not encrypted."""
 
     @classmethod
     def parse(cls, url: str) -> SentinelAddress:
-        """Raises `ValueError`, which quotes nothing of the URL."""
+        """Parse a URL. Raises `ValueError`, which quotes nothing of the URL."""
         parts = [urlsplit(chunk) for chunk in url.split(";")]
         login = next((p for p in parts if p.password or p.username), parts[0])
         query = {name: value for p in parts for name, value in parse_qsl(p.query, keep_blank_values=True)}
@@ -68,7 +68,8 @@ class SentinelAddress:
         return address
 
     def url(self) -> str:
-        """As kombu's transport and Celery's result backend read it: everything that is for all stands with each."""
+        """Return the URL for kombu's transport and Celery's result backend, which want login and database for each
+        host."""
         login = ""
         if self.username or self.password:
             login = f"{quote(self.username or '', safe='')}:{quote(self.password or '', safe='')}@"
@@ -76,7 +77,7 @@ class SentinelAddress:
         return ";".join(f"{SCHEME}://{login}{host}/{self.db}" for host in hosts)
 
     def asking(self) -> dict[str, Any]:
-        """redis-py's options for connections to the sentinels."""
+        """Return redis-py's options for connections to the sentinels."""
         login = {"username": self.sentinel_username, "password": self.sentinel_password}
         return {
             "socket_timeout": ASK_TIMEOUT_S,
@@ -87,7 +88,7 @@ class SentinelAddress:
         }
 
     def working(self) -> dict[str, Any]:
-        """redis-py's options for connections to the master."""
+        """Return redis-py's options for connections to the master."""
         login = {"username": self.username, "password": self.password}
         return {
             "db": self.db,
@@ -97,7 +98,7 @@ class SentinelAddress:
 
 
 def master_pool(url: str, **options: Any) -> redis.ConnectionPool:
-    """Connections to the master, for threads. `options` are redis-py's."""
+    """Return a pool of connections to the master, for threads. `options` are redis-py's."""
     address = SentinelAddress.parse(url)
     sentinel: Any = redis.sentinel.Sentinel  # redis-py's constructors have no types
     pool: Any = _Pool
@@ -107,7 +108,7 @@ def master_pool(url: str, **options: Any) -> redis.ConnectionPool:
 
 
 def async_master_pool(url: str, **options: Any) -> redis.asyncio.BlockingConnectionPool:
-    """Connections to the master, for one event loop; who finds none free waits."""
+    """Return a pool of connections to the master, for one event loop; callers wait if none is free."""
     address = SentinelAddress.parse(url)
     sentinel: Any = redis.asyncio.sentinel.Sentinel
     pool: Any = _AsyncPool
@@ -120,7 +121,7 @@ class _Pool(redis.sentinel.SentinelConnectionPool):
     sentinel_manager: Any
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """redis-py leaves the connections to the sentinels open."""
+        """Close the connections to the sentinels as well, which redis-py leaves open."""
         super().disconnect(inuse_connections)
         if inuse_connections:
             self.sentinel_manager.close()

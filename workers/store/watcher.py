@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # importing typing alone would cost a megabyte
     from typing import IO
 
 LOOKS = 5
-"""How often it looks in each idle time; so a store ends at most a fifth of that time late."""
+"""The number of checks in each idle time, so that a store ends at most a fifth of that time late."""
 ANSWER_TIMEOUT_S = 5.0
 OWN_CONNECTIONS = 1
 
@@ -52,7 +52,7 @@ class Store:
         return bool(select.select([self._socket], [], [], seconds)[0])
 
     def info(self) -> dict[str, str]:
-        """Return what INFO tells, by name."""
+        """Return the fields of INFO, by name."""
         self._socket.sendall(b"INFO\r\n")
         received = b""
         while b"\r\n" not in received:
@@ -65,8 +65,8 @@ class Store:
         return dict(line.split(":", 1) for line in body.decode(errors="replace").splitlines() if ":" in line)
 
     def shut_down(self) -> None:
-        """Have the store end, all that it was told written and fsynced first, and wait until it has. Raises OSError if
-        it refuses."""
+        """Shut the store down, with all writes fsynced first, and wait until it has ended. Raises OSError if it
+        refuses."""
         self._socket.sendall(b"SHUTDOWN\r\n")
         self._socket.settimeout(None)  # a slow disk takes its time, and nobody may start another one before
         with contextlib.suppress(ConnectionResetError):
@@ -81,7 +81,7 @@ class Store:
 
 
 def has_lost_nothing(info: dict[str, str]) -> bool:
-    """Whether all that the store was told has reached its file: a full disk is no reason to lose it."""
+    """Return whether all writes to the store have reached its file, so that none is lost to a full disk."""
     return info.get("aof_last_write_status") == "ok" and int(info.get("aof_buffer_length", 0)) == 0
 
 
@@ -131,7 +131,7 @@ def connected(path: str) -> Store | None:
 
 
 def locked(file: IO[bytes]) -> bool:
-    """Whether nobody else holds the file, not even a share of it; then it is locked."""
+    """Lock the file, unless somebody else holds it or a share of it; returns whether it is locked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What this host has besides its processors, as its kernel tells it."""
+"""The accelerators of this host, as its kernel reports them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def accelerators(root: Path = Path("/")) -> tuple[str, ...]:
-    """The models of this host's accelerators, one entry each: those of NVIDIA's driver, else the count of AMD's nodes.
-    Nothing where there is none, or where it cannot be seen from here."""
+    """Return the models of this host's accelerators, one entry each: those of NVIDIA's driver, else one 'AMD' for each
+    of AMD's devices. Empty if there are none, or if they cannot be seen from here."""
     found = []
     for told in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
         try:

@@ -1,4 +1,4 @@
-"""What malloc, and Arrow, are told."""
+"""Settings of malloc and of Arrow's allocator."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import ctypes
 import os
 
 _M_ARENA_MAX = -8
-"""malloc.h of glibc."""
+"""The value in glibc's malloc.h."""
 
 
 def share_one_arena() -> None:
     """Have all threads of this process allocate from one arena, unless MALLOC_ARENA_MAX says otherwise.
 
-    The interpreter's lock lets one of them work at a time, and what is free in another thread's arena is lost to it.
-    So is what Arrow's own allocator keeps, which is left out unless ARROW_DEFAULT_MEMORY_POOL says otherwise. With
-    another C library than glibc, nothing else happens.
+    The interpreter's lock lets one of them work at a time, and it cannot use memory that is free in another thread's
+    arena, or that Arrow's own allocator keeps. So Arrow uses malloc, unless ARROW_DEFAULT_MEMORY_POOL says otherwise.
+    With another C library than glibc, the arenas stay as they are.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow reads it when it is loaded
     if "MALLOC_ARENA_MAX" not in os.environ:

@@ -1,12 +1,12 @@
-"""Python's garbage collector, set for a loop that holds thousands of objects for seconds."""
+"""Settings of Python's garbage collector for a loop that holds thousands of objects for seconds."""
 
 from __future__ import annotations
 
 import gc
 
 YOUNG_MAX, OLDER_EVERY = 10_000, (20, 10)
-"""Python collects when so many objects are new. Open calls hold many that live for seconds: looking at them after each
-700, its default, takes much of the CPU time; after many more than this, one look stops the loop for too long."""
+"""Python collects when this many objects are new. Open calls hold many that live for seconds: with the default of 700,
+collections take much of the CPU time; with many more than this, one collection stops the loop for too long."""
 
 
 def collect_rarely() -> None:
@@ -14,6 +14,7 @@ def collect_rarely() -> None:
 
 
 def keep_imports() -> None:
-    """What is imported by now stays; a collection that walks over all of it stops the loop for a tenth of a second."""
+    """Exempt all present objects from collection: walking over all imports would stop the loop for a tenth of a
+    second."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Threads that a process which wants to exit does not wait for.
+"""Threads that do not keep a process from exiting.
 
 The interpreter joins the threads of `concurrent.futures.ThreadPoolExecutor` before it exits, so that one call to a
 server that never answers keeps a stopped worker alive for ever.
@@ -40,7 +40,7 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. Never waits, whatever `wait` says; what has been submitted is done or cancelled."""
+        """Accept no more calls. Never waits, whatever `wait` says; submitted calls are made or cancelled."""
         with self._lock:
             self._closed = True
             while cancel_futures:
@@ -59,7 +59,7 @@ class DaemonThreads(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = function()
-                except BaseException as error:  # noqa: BLE001  (told to the caller)
+                except BaseException as error:  # noqa: BLE001  (raised in the caller)
                     future.set_exception(error)
                 else:
                     future.set_result(result)

@@ -1,4 +1,5 @@
-"""Signals whose handlers raise where Python drops what is raised: in finalizers and callbacks of weak references."""
+"""Signals that get lost because their handlers raise in finalizers or callbacks of weak references, where Python drops
+exceptions."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from collections.abc import Iterator
 
 AGAIN_AFTER_S = 0.1
 SIGNALS: dict[type[BaseException], signal.Signals] = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
-"""By what the signals' handlers raise."""
+"""The signals by the exceptions that their handlers raise."""
 
 
 @contextlib.contextmanager
 def sent_again() -> Iterator[None]:
-    """Send a signal once more whose SystemExit or KeyboardInterrupt Python has dropped, until it is heeded.
+    """Send a signal again, inside the context, whose SystemExit or KeyboardInterrupt Python has dropped, until it takes
+    effect.
 
-    Only on the main thread, which alone runs handlers; on others nothing is done.
+    This works on the main thread only, which alone runs handlers; on others nothing is done.
     """
     main = threading.get_ident()
     if threading.current_thread() is not threading.main_thread():

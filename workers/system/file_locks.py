@@ -1,7 +1,7 @@
 """Locks on files that the kernel drops with their holder, however it dies.
 
-By flock and not by a library: holders share some of them, one lock lies in a folder that vanishes with it, and
-the others alone would not be worth a dependency.
+They use flock and no library: some are shared locks, one lies in a folder that vanishes with it, and the rest would not
+be worth a dependency.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import IO, Any
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Whether nobody else holds the open file, not even a share of it; then it is locked until it is closed."""
+    """Lock the open file until it is closed, unless somebody else holds it or a share of it; returns whether it is
+    locked."""
     return _try(file, fcntl.LOCK_EX)
 
 
 def try_share(file: IO[Any] | int) -> bool:
-    """Whether nobody else holds the open file for itself; then a share of it is held until it is closed."""
+    """Take a shared lock on the open file until it is closed, unless somebody else has locked it; returns whether it is
+    held."""
     return _try(file, fcntl.LOCK_SH)
 
 

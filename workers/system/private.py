@@ -1,7 +1,7 @@
-"""What Celery and kombu 5.7 keep to themselves, and Dicast needs all the same: each with the reason.
+"""The private parts of Celery and kombu 5.7 that Dicast needs, each with the reason.
 
-No other module reads, calls or replaces an underscored name of theirs, but for the methods in `REPLACED` and `CALLED`,
-which belong to classes that other modules derive. tests/test_celery_hooks.py holds all of it to the pinned versions.
+No other module reads, calls or replaces a private name of theirs, except for the methods in `REPLACED` and `CALLED`,
+which belong to base classes of other modules. tests/test_celery_hooks.py checks all of it against the pinned versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPLACED = {
     "celery.worker.consumer.consumer.Consumer._limit_task": "a unit enters the pool through its gate",
     "celery.worker.consumer.consumer.Consumer._update_prefetch_count": "all slots serve queues without a gate",
 }
-"""Methods that a class here replaces."""
+"""Methods that classes here override."""
 CALLED = {
     "celery.backends.redis.RedisBackend._create_client": "a second client, for the loop",
     "celery.worker.consumer.consumer.Consumer._flush_events": "events leave a few times a second",
@@ -29,11 +29,11 @@ CALLED = {
     "celery.worker.request.Request._announce_revoked": "control work that comes too late ends as Celery's would",
     "celery.worker.request.Request._context": "listeners to `task_revoked` are given what Celery gives them",
 }
-"""What a class here calls or sets in itself."""
+"""Private methods and attributes of base classes that classes here use."""
 
 
 def replace_qos(channel: Any, kind: type) -> None:
-    """Have a Redis channel keep its unacknowledged messages in a `kind`, of which kombu makes one at first use.
+    """Have a Redis channel keep its unacknowledged messages in an instance of `kind`, which kombu makes at first use.
 
     Raises RuntimeError if the channel has received messages already.
     """
@@ -46,43 +46,43 @@ def replace_qos(channel: Any, kind: type) -> None:
 
 
 def qos_of(channel: Any) -> Any:
-    """The channel's bookkeeping; None if it has none yet, where the public attribute would make one."""
+    """Return the channel's QoS object; None if it has none yet, where the public attribute would make one."""
     return channel._qos
 
 
 def new_client(channel: Any) -> Any:
-    """A client of the channel's server, beside the one that waits for messages."""
+    """Return another client of the channel's server than the one that waits for messages."""
     return channel._create_client()
 
 
 def queue_of(channel: Any, exchange: str, routing_key: str) -> str:
-    """The queue to which a message goes back."""
+    """Return the queue to which a message goes back."""
     return next(iter(channel._lookup(exchange, routing_key)), routing_key)
 
 
 def deliver(channel: Any, payload: Any, queue: str) -> None:
-    """Hand over a message that came otherwise than by kombu's pop."""
+    """Deliver a message that did not come by kombu's pop."""
     channel.connection._deliver(payload, queue)
 
 
 def waits_for_pop(channel: Any) -> bool:
-    """Whether a blocking pop is under way; its answer may bring a message."""
+    """Return whether a blocking pop is under way, whose answer may contain a message."""
     return bool(channel._in_poll)
 
 
 def end_pop(channel: Any) -> None:
-    """What kombu does when the answer to its pop was read."""
+    """Do what kombu does after it has read the answer to its pop."""
     channel._in_poll = None
     channel._flush_brpop_reauth()
 
 
 def wrap_broadcasts(channels: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace how a class of Redis channels reads one broadcast, once."""
+    """Wrap the method with which a class of Redis channels reads one broadcast; only once."""
     receive = channels._receive_one
     if not hasattr(receive, "__wrapped__"):
         channels._receive_one = wrap(receive)
 
 
 def body_of(task: Any) -> str:
-    """The attribute that holds a task's function: beneath Celery's autoretry, if there is one."""
+    """Return the attribute that holds a task's function: the one beneath Celery's autoretry, if there is one."""
     return "_orig_run" if hasattr(task, "_orig_run") else "run"

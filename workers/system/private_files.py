@@ -1,4 +1,4 @@
-"""Files and folders that nobody else reads: whatever Dicast keeps by itself is made here.
+"""Creates private files and folders, for everything that Dicast keeps by itself.
 
 Results, uploads, spool and state are for the user that Dicast runs as: folders 0700, files 0600, whatever the umask. A
 folder with the setgid bit says otherwise: what is made in it is for its group, too, as far as the folder is, and has
@@ -16,14 +16,14 @@ from typing import IO
 
 
 def folder_mode(parent: Path) -> int:
-    """The permissions of a folder that is made in this one."""
+    """Return the permissions for a folder that is made in this one."""
     mode = parent.stat().st_mode
     return stat.S_ISGID | 0o700 | (mode & 0o070) if mode & stat.S_ISGID else 0o700
 
 
 def make_folder(path: Path, *, shared: bool = True) -> None:
-    """Make a private folder, and those above it that are not there; one that is there stays as it is. Not `shared`: it
-    is for its owner alone, whatever the folder above it says."""
+    """Make a private folder, and its missing parents; an existing one stays as it is. Unless `shared`, it is for its
+    owner alone, whatever its parent's permissions are."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -40,12 +40,12 @@ def make_folder(path: Path, *, shared: bool = True) -> None:
 
 
 def create(path: Path) -> IO[bytes]:
-    """A new private file, to be written. Raises FileExistsError."""
+    """Create a private file for writing. Raises FileExistsError."""
     return _opened(path, os.O_WRONLY | os.O_EXCL, "wb")
 
 
 def open_or_create(path: Path) -> IO[bytes]:
-    """A private file, to be read, and written at its end; one that is there stays as it is."""
+    """Open a private file for reading and appending, and create it if it does not exist."""
     return _opened(path, os.O_RDWR | os.O_APPEND, "ab+")
 
 

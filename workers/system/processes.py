@@ -1,8 +1,8 @@
-"""Processes of this host, told apart from every other that has had or will have their pid.
+"""Processes of this host, distinguished from every other that has had or will have their pid.
 
 A process is named by its pid, by when it started in clock ticks since boot (field 22 of `/proc/<pid>/stat`), and by
 where both mean something: the boot, the pid namespace and the time namespace. None of these moves with the host's
-clock. Whether a process is gone is told only where that is certain; what `/proc` hides or lacks proves nothing.
+clock. A process is reported as gone only if that is certain; what `/proc` hides or lacks proves nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _PROC = Path("/proc")
 _STATE, _THREADS, _STARTED = 0, 17, 19
-"""Places of fields 3, 20 and 22 among those behind the command's name."""
+"""The indices of fields 3, 20 and 22 among those behind the command's name."""
 _DEAD = {"Z", "X", "x"}
 
 
@@ -25,7 +25,7 @@ class Liveness(Enum):
 
 
 class Process(NamedTuple):
-    """One process. `boot` names where pid and ticks mean something, '' if that cannot be told."""
+    """One process. `boot` names the context in which pid and ticks are valid, '' if it is unknown."""
 
     pid: int
     boot: str
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this pid now; None if none has, or it cannot be looked at."""
+        """Return the process that has this pid now; None if there is none, or it cannot be inspected."""
         boot = boot_id()
         try:
             fields = _stat(pid)
@@ -43,11 +43,12 @@ class Process(NamedTuple):
 
     @classmethod
     def here(cls) -> Process:
-        """This one. Where it cannot be looked at nobody will ever prove it dead."""
+        """Return this process. If it cannot be inspected, it will never be proven dead."""
         return cls.of(os.getpid()) or cls(os.getpid(), "", 0)
 
     def fate(self) -> Liveness:
-        """What has become of it. A zombie is gone once all its threads are, which may have connections open."""
+        """Return whether the process is alive. A zombie is gone once all its threads are, which may have connections
+        open."""
         if not self.boot or self.boot != boot_id():
             return Liveness.UNKNOWN
         try:
@@ -61,8 +62,11 @@ class Process(NamedTuple):
 
 
 def boot_id() -> str:
-    """Tells boots and containers apart, '' where that is not possible. Ticks are counted in the reader's own time
-    namespace; a `/proc` of another pid namespace than this process's tells of other processes."""
+    """Return an id that distinguishes boots and containers, '' if that is not possible.
+
+    Ticks are counted in the reader's own time namespace, and a `/proc` of another pid namespace than this process's
+    shows other processes.
+    """
     try:
         if int((_PROC / "self/stat").read_bytes().split(b" ", 1)[0]) != os.getpid():
             return ""
@@ -78,12 +82,13 @@ def boot_id() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the command's name, which may hold spaces and brackets itself."""
+    """Return the fields behind the command's name, which may contain spaces and brackets."""
     return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].decode("ascii").split()
 
 
 def _has_a_process(pid: int) -> bool:
-    """What `/proc` hides (`hidepid`) is there all the same: the kernel refuses to signal it, or would."""
+    """Return whether a process has this pid, even one that `/proc` hides (`hidepid`): the kernel says so when
+    signalling."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,13 +1,13 @@
-"""One supervisor for every loop of a worker: a loop that ends though nobody ended it is logged and started again.
+"""The supervisor for every loop of a worker: a loop that fails is logged and started again.
 
     supervise("gate sim", gate.run)                  # a task of the running event loop
     supervised_thread("beacon", beacon.renew)        # a daemon thread, to be started by the caller
-    watch(asyncio.ensure_future(decide()), "...")    # what is started and not awaited: its failure is told
+    watch(asyncio.ensure_future(decide()), "...")    # a task that nobody awaits: its failure is logged
 
-A loop handles what it can wait for (workers/store/errors.py) and what concerns one message or one job. Whatever else
-comes out of it is a fault of this program: it is logged with the loop's name, event `loop_failed`, and the loop starts
+A loop handles temporary errors (workers/store/errors.py) and those that concern one message or one job. Any other
+error is a fault of this program: it is logged with the loop's name, event `loop_failed`, and the loop starts
 again after a pause that doubles. One that fails again and again ends the worker, event `worker_ends`, exit code 1: a
-worker whose beacon is heard and whose loop is dead would look healthy, and stand still.
+worker with a beacon and a dead loop would look healthy, and stand still.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LoopFailures:
         self._at: deque[float] = deque()
 
     def add(self, now: float) -> float | None:
-        """The pause after this one, s; None if the loop is given up."""
+        """Count a failure; returns the pause after it, s, or None if the loop is given up."""
         policy = self._policy
         self._at.append(now)
         while self._at[0] <= now - policy.within_s:
@@ -72,7 +72,8 @@ def supervise(
     name: str, run: Callable[[], Awaitable[None]], *, policy: RestartPolicy = RESTARTS,
     give_up: Callable[[str], None] = end_worker,
 ) -> asyncio.Task[None]:  # fmt: skip
-    """A task of the running loop that awaits `run()`, again after each failure, until it returns or is cancelled."""
+    """Return a task of the running loop that awaits `run()`, again after each failure, until it returns or is
+    cancelled."""
     return asyncio.get_running_loop().create_task(_supervised(name, run, LoopFailures(policy), give_up), name=name)
 
 
@@ -90,7 +91,7 @@ async def _supervised(
             if task.cancelling():
                 raise
             failure: BaseException = error  # of something that was awaited, and that others have cancelled
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (told, and counted)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (logged, and counted)
             failure = error
         pause = _failed(name, failure, failures.add(asyncio.get_running_loop().time()), give_up)
         if pause is None:
@@ -103,14 +104,14 @@ def supervised_thread(
     give_up: Callable[[str], None] = end_worker, clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> threading.Thread:  # fmt: skip
-    """A daemon thread that calls `run()`, again after each failure, until it returns."""
+    """Return a daemon thread, not started, that calls `run()`, again after each failure, until it returns."""
     failures = LoopFailures(policy)
 
     def serve() -> None:
         while True:
             try:
                 return run()
-            except BaseException as error:  # noqa: BLE001  (told, and counted)
+            except BaseException as error:  # noqa: BLE001  (logged, and counted)
                 pause_s = _failed(name, error, failures.add(clock()), give_up)
                 if pause_s is None:
                     return None
@@ -120,7 +121,7 @@ def supervised_thread(
 
 
 def tell_of_threads() -> None:
-    """From now on, in this process, a thread that an exception ends is logged."""
+    """Log exceptions that end a thread, in this process."""
 
     def told(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "a thread"
@@ -131,7 +132,7 @@ def tell_of_threads() -> None:
 
 
 def watch(future: Future, name: str, failed: Callable[[str], None] | None = None) -> None:
-    """Tell of the failure of what nobody awaits, and call `failed` with it. A cancelled one has not failed."""
+    """Log the failure of a future that nobody awaits, and call `failed` with it. A cancelled one has not failed."""
     _watched.add(future)
 
     def done(ended: Future) -> None:
@@ -146,7 +147,7 @@ def watch(future: Future, name: str, failed: Callable[[str], None] | None = None
 
 
 _watched: set[Future] = set()
-"""An event loop holds its tasks weakly: one that nobody holds may vanish before it ends."""
+"""An event loop holds its tasks weakly; without a reference here a task may vanish before it ends."""
 
 
 def _failed(name: str, error: BaseException, pause_s: float | None, give_up: Callable[[str], None]) -> float | None:
