@@ -1,1 +1,1 @@
-"""Who may do what: tokens, the audit log, and the store's users that nodes are given."""
+"""Access control: tokens, the audit log, and the store's users for nodes."""

@@ -4,7 +4,7 @@ A line's hash is an HMAC over the line and the hash before it, with a key that f
 write to the store and has not the secret can neither alter, remove, add nor reorder lines unseen, nor cut the end off:
 the head, sealed likewise, tells how many there are. Two things a chain cannot tell: that the whole log was put back to
 a state that it was once in, which is why each line's number and hash go into the process's log as well; and who wrote,
-among those who have the secret. Without a secret the key is kept in the store, where nodes cannot reach it.
+among those who have the secret. Without a secret the key is kept in the store, where nodes have no access to it.
 
 The log has four parts (`Part`), each a chain with a bound of its own, so that what one kind of caller does never
 displaces the lines of another kind. What anybody may repeat without end gets lines up to a number a minute, and is
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class Part(StrEnum):
-    """Whose doings a part of the log holds."""
+    """The parts of the log, by whose actions they hold."""
 
     ORDERS = "orders"
     """What operators did: with tokens, pools and nodes. Logs of earlier versions are wholly in it."""
@@ -78,28 +78,28 @@ WORK_ACTIONS = frozenset({
 NOTHING_DONE = frozenset({"refused", "nothing to do"})
 """Outcomes of what changed nothing."""
 DROP = 10_000
-"""Lines that are displaced together, when a part has so many more than it may: the whole part is read for it."""
+"""By how many lines a part may exceed its bound before lines are displaced, since that reads the whole part."""
 DISPLACE_S = 120
-"""A process that displaces lines keeps others from trying for so long at most."""
+"""How long a process that displaces lines keeps others from trying, at most."""
 PAGE = 1_000
 WORD_CHARS = 200
 DETAILS_BYTES = 2_000
 TRIES = 1_000
-"""Each failure means that another's line was added: under any load that a store bears, far fewer come to pass."""
+"""The most tries to add a line. A failed try means that another line was added first, so far fewer are ever needed."""
 STORE_KEY = "store"
-"""Stands for the key that the store keeps, where a secret's fingerprint would."""
+"""The fingerprint that stands for the key in the store."""
 MINUTE_S = 60
 KIND_CHARS = 120
 SUMMED_TOGETHER = 12
-"""Counts in one line: so many fit into its details."""
+"""The most counts in one line, as many as fit into its details."""
 NOBODY = "nobody"
 UNCHECKED = "not to be checked"
-"""Stands for subject and action of displaced lines that no known secret has sealed."""
+"""The name under which displaced lines are counted that no known secret has sealed."""
 _HERE = Path(__file__).parent
 
 
 class _Share(NamedTuple):
-    """What a minute may bring: lines of one group, lines in all, and different counts, beyond which groups are summed
+    """The bounds on one minute: lines of one group, lines in all, and different counts; beyond these, groups are summed
     up together as `rest`."""
 
     of_group: int
@@ -116,14 +116,15 @@ SHARES: Mapping[Part, _Share] = {
 
 
 class AuditError(DicastError, RuntimeError):
-    """A line cannot be added."""
+    """A line could not be added."""
 
     problem = "audit"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """`at`: unix s by the store's clock. `key`: which secret sealed it; `previous`: the hash of the line before."""
+    """One line. `at` is unix s by the store's clock, `key` the secret that sealed it, `previous` the hash of the line
+    before."""
 
     number: int
     at: float
@@ -143,7 +144,7 @@ _DISPLACED = TypeAdapter(Displaced)
 
 
 class _Words(NamedTuple):
-    """What a line says, before it has its place."""
+    """The content of a line, before it has a number and a hash."""
 
     actor: str
     action: str
@@ -154,7 +155,7 @@ class _Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What a check of the log found."""
+    """The result of a check of the log."""
 
     lines: int
     """Lines that were checked."""
@@ -168,7 +169,7 @@ class AuditFinding:
     part: str = ""
     """The part in which a line is broken."""
     displaced: int = 0
-    """Lines of which only the counts are held."""
+    """Displaced lines, of which only the counts are kept."""
 
     @property
     def whole(self) -> bool:
@@ -199,13 +200,13 @@ class _Seals:
         return bool(self._secrets)
 
     def own(self) -> tuple[str, bytes]:
-        """The fingerprint and the key of what is written now."""
+        """Return the fingerprint and the key for new lines."""
         for fingerprint, key in self._secrets.items():
             return fingerprint, key
         return STORE_KEY, self._stored_key()
 
     def key(self, fingerprint: str) -> bytes | None:
-        """None for a secret that is not known here."""
+        """Return the key of a fingerprint; None for a secret that is not known here."""
         return self._stored_key() if fingerprint == STORE_KEY else self._secrets.get(fingerprint)
 
     def is_good(self, seal: str, what: str, number: int, hash: str) -> bool:
@@ -229,10 +230,11 @@ class _Check:
         self.entry: AuditLine | Displaced | None = None
         """The last entry, None if it cannot be read."""
         self.is_known, self.doubt = True, ""
-        """Whether its secret is known here, and why it proves nothing, though it is in its place."""
+        """Whether the last entry's secret is known here, and why the entry proves nothing although it is in its
+        place."""
 
     def take(self, text: str) -> str:
-        """What shows that the next entry is not as it was written, '' if nothing does. Only then it counts."""
+        """Check the next entry; returns why it is not as it was written, '' if it is. Only then it counts."""
         entry = self.entry = _read(text) or _read_displaced(text)
         self.is_known, self.doubt = True, ""
         if entry is None:
@@ -277,7 +279,7 @@ class _Check:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What one place of a list holds, as it was checked."""
+    """One entry of a list, with the result of its check."""
 
     text: str
     entry: AuditLine | Displaced | None
@@ -285,11 +287,12 @@ class _Entry:
     is_known: bool
 
     def kept(self) -> Displaced | str:
-        """A record is joined with those beside it, a line is kept as it is."""
+        """Return what is kept if it is not displaced: a line as it is, a record to be merged with its neighbours."""
         return self.as_displaced() if isinstance(self.entry, Displaced) else self.text
 
     def as_displaced(self) -> Displaced:
-        """What is left when it is displaced; of what cannot be checked, only that it was there."""
+        """Return the record that is left when it is displaced; of an entry that cannot be checked, only that it
+        existed."""
         entry = self.entry
         assert entry is not None
         if isinstance(entry, Displaced):
@@ -322,8 +325,8 @@ class _Chain:
         return int(self._redis.llen(self._keys.audit(self._name)))
 
     def append(self, words: _Words, counts: Mapping[str, str] | None = None) -> AuditLine | None:
-        """Add a line; it is in the store on return. With `counts`, which it sums up, they are gone then; None if
-        somebody else has summed them up."""
+        """Add a line; it is in the store on return. `counts` that it sums up are removed in the same step; returns None
+        if another process has summed them up already."""
         with self._lock:  # the threads of a process need not race with each other
             for _ in range(TRIES):
                 line, held = self._try(words, counts or {})
@@ -343,8 +346,8 @@ class _Chain:
         return line
 
     def lines(self, newest: int | None) -> Iterator[AuditLine]:
-        """Lines that can be read, oldest first, with one that tells of it where lines were displaced; only the `newest`
-        so many."""
+        """Yield the readable lines, oldest first, at most the `newest` so many; a line of its own stands for displaced
+        ones."""
         start = 0 if newest is None else max(0, len(self) - newest)
         for text in self._texts(start):
             entry = _read(text) or _read_displaced(text)
@@ -401,7 +404,7 @@ class _Chain:
 
     def _displace(self) -> None:
         """Bring the part back to its bound, unless another process or thread is doing so. The line that made it too
-        long is in the log already, so a store that fails here is only told of: the next line tries again."""
+        long is in the log already, so a failure here is only logged: the next line tries again."""
         lock = self._keys.audit_displacing(self._name)
         try:
             if self._redis.set(lock, "1", nx=True, ex=DISPLACE_S):
@@ -438,7 +441,8 @@ class _Chain:
         self._put(head, texts, displaced)
 
     def _without_oldest(self, head: _Head, entries: Sequence[_Entry], problem: str) -> list[Displaced | str]:
-        """Of a broken log nobody knows whose the lines are, so the oldest go. The record tells what is wrong."""
+        """Return a broken log without its oldest lines, since it is unknown whose lines they are. A record says what is
+        wrong."""
         most = len(entries) - self._lines_max
         last = max((at for at in range(most) if entries[at].entry is not None), default=-1)
         run = [entry.as_displaced() for entry in entries[: last + 1] if entry.entry is not None]
@@ -459,7 +463,8 @@ class _Chain:
             self._redis.delete(name)
 
     def _kind(self, entry: _Entry) -> tuple[str, str] | None:
-        """What shares the part with what: a subject's action. Strangers have no names, so all are one."""
+        """Return by what the part is shared: subject and action, None for a record. Strangers have no names, and count
+        as one."""
         if not isinstance(entry.entry, AuditLine):
             return None
         if not entry.is_known:
@@ -553,17 +558,17 @@ class Audit:
             self._redis.hdel(self._keys.audit_counts, *spent)
 
     def pending(self) -> int:
-        """How much is counted that no line sums up yet."""
+        """Return how many counted operations no line sums up yet."""
         counts = self._redis.hgetall(self._keys.audit_counts)
         return sum(int(value) for field, value in counts.items() if field.endswith("\0count"))
 
     def lines(self, newest: int | None = None) -> Iterator[AuditLine]:
-        """Lines of all parts that can be read, oldest first; only the `newest` so many."""
+        """Yield the readable lines of all parts, oldest first, at most the `newest` so many."""
         for _, line in self.entries(newest):
             yield line
 
     def entries(self, newest: int | None = None) -> Iterator[tuple[Part, AuditLine]]:
-        """The same, each with its part."""
+        """Yield the same lines, each with its part."""
         parts = (zip(repeat(part), chain.lines(newest)) for part, chain in self._chains.items())
         merged = heapq.merge(*parts, key=lambda entry: entry[1].at)
         sizes = [len(chain) for chain in self._chains.values()]
@@ -583,7 +588,7 @@ class Audit:
         return AuditFinding(lines, first, weak=weak, displaced=displaced)
 
     def _bounded(self, part: Part, words: _Words, group: str, kind: str, line_kind: str) -> AuditLine | None:
-        """A line, or a count where the minute has had its lines."""
+        """Add a line, or only a count if the minute has had its lines."""
         share, now = SHARES[part], "" if self._clock is None else self._clock()
         gets_line, is_new = self._count(
             keys=[self._keys.audit_counts],
@@ -606,7 +611,7 @@ _CUT = "the log has {} lines by its head, and {} are here: the end is cut off, o
 
 
 def operator() -> str:
-    """Who gives a command on this machine."""
+    """Return who gives a command on this machine: user@host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -622,7 +627,7 @@ def log_only(actor: str, action: str, object: str, outcome: str, details: Mappin
 
 
 def network(address: str) -> str:
-    """The network that an address is counted by: /24 of IPv4, /48 of IPv6; 'unknown' for what is no address."""
+    """Return the network by which an address is counted: /24 of IPv4, /48 of IPv6; 'unknown' if it is no address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -633,7 +638,7 @@ def network(address: str) -> str:
 
 
 def _sum(minute: int, part: Part, group: str, counts: Mapping[str, str]) -> _Words:
-    """The line that sums up some counts of a minute, and of a group; strangers' groups are summed up together."""
+    """Return the line that sums up some counts of a minute and a group; strangers' groups are summed up together."""
     kinds: dict[str, int] = {}
     for field, value in counts.items():
         _, _, network, kind, _ = field.split("\0")
@@ -643,12 +648,12 @@ def _sum(minute: int, part: Part, group: str, counts: Mapping[str, str]) -> _Wor
 
 
 def _field(word: str, most: int = KIND_CHARS) -> str:
-    """A part of a count's name."""
+    """Return a text in the form that it has in a count's name."""
     return word.encode(errors="replace").decode().replace("\0", "?")[:most] or "unknown"
 
 
 def _read(text: str) -> AuditLine | None:
-    """The line, or None for a text that was never written as one."""
+    """Parse a line; None for a text that was never written as one."""
     try:
         line = _LINE.validate_json(text)
     except ValidationError:
@@ -657,7 +662,7 @@ def _read(text: str) -> AuditLine | None:
 
 
 def _read_displaced(text: str) -> Displaced | None:
-    """The record of displaced lines, or None for a text that was never written as one."""
+    """Parse a record of displaced lines; None for a text that was never written as one."""
     try:
         record = _DISPLACED.validate_json(text)
     except ValidationError:
@@ -666,7 +671,7 @@ def _read_displaced(text: str) -> Displaced | None:
 
 
 def _shown(record: Displaced) -> AuditLine:
-    """The line that is shown in the place of displaced ones."""
+    """Return the line that is shown in place of displaced ones."""
     return AuditLine(
         record.last, record.until, NOBODY, "displaced", f"{record.first}-{record.last}", "done",
         {"since": record.since, "lines": record.lines, "counts": record.counts,

@@ -1,8 +1,8 @@
-"""Which lines a full part of the audit log gives up, and what is kept of them.
+"""Which lines a full part of the audit log displaces, and what is kept of them.
 
-A part is shared by its subjects, and a subject's share by the kinds of what it did, each time evenly: who has fewer
-lines than an even share keeps all of them, and what it leaves over is for the others. Of a kind the first lines and the
-newest are kept. So however often one subject repeats something, it displaces lines of that kind and of its own.
+A part is shared evenly by its subjects, and a subject's share evenly by the kinds of its actions: a subject with fewer
+lines than its share keeps all of them, and the rest of its share goes to the others. Of each kind the first and the
+newest lines are kept. So a subject that repeats an action displaces only its own lines of that kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 FIRST_SHARE = 10
 FIRST_MOST = 100
-"""Of a kind's lines every tenth that is kept is one of the first, up to so many."""
+"""One in `FIRST_SHARE` of a kind's kept lines is one of the first, at most `FIRST_MOST` of them."""
 COUNTS_NAMED = 50
 OTHERS = "others"
 
@@ -43,12 +43,12 @@ class Displaced:
 
     @property
     def sealed(self) -> dict[str, Any]:
-        """All that the seal is over."""
+        """The fields that are sealed."""
         return {name: value for name, value in asdict(self).items() if name != "seal"}
 
 
 def merged(run: Sequence[Displaced]) -> Displaced:
-    """One record of several that follow each other, not sealed yet."""
+    """Merge consecutive records into one, which is not sealed yet."""
     counts: dict[str, int] = {}
     for each in run:
         for name, count in each.counts.items():
@@ -77,8 +77,8 @@ def lines_to_displace(kinds: Sequence[tuple[str, str] | None], most: int) -> set
 
 
 def even_shares(sizes: Mapping[str, int], total: int) -> dict[str, int]:
-    """Share out `total`: nobody gets more than its size, and nobody less than another unless it has all that it wants.
-    Of those with the same size the later ones get what cannot be divided."""
+    """Divide `total` evenly: nobody gets more than its size, nor less than another unless it gets its whole size. What
+    cannot be divided goes to the later ones of equal size."""
     shares, left = dict[str, int](), total
     ordered = sorted(sizes, key=lambda name: sizes[name])
     for at, name in enumerate(ordered):
@@ -103,7 +103,7 @@ def _beyond(kinds: Iterable[tuple[str, str] | None], most: int) -> set[int]:
 
 
 def _entries(kinds: Sequence[tuple[str, str] | None], chosen: set[int]) -> int:
-    """How many entries there will be: a run of displaced lines and records is one."""
+    """Return how many entries there will be; a run of displaced lines and records counts one."""
     count, in_run = 0, False
     for at, kind in enumerate(kinds):
         gone = kind is None or at in chosen

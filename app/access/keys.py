@@ -1,4 +1,4 @@
-"""Names of what is kept of access, outside the prefix that nodes may touch: no node's store user reaches any of it."""
+"""The keys of access control in the store, outside the prefix that nodes may access."""
 
 from __future__ import annotations
 

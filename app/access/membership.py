@@ -1,4 +1,4 @@
-"""Nodes that joined over HTTP: let in, kept in, and put out, with all that each of them has.
+"""Membership of nodes that joined over HTTP: their tokens and store users.
 
 A member has a heartbeat token, bound to its id, and a user of the store; both end together. To put one out ends its
 tokens first and its user then, so that whatever it is doing meanwhile ends with an answer that refuses it.
@@ -18,7 +18,7 @@ from dicast.app.access.store_users import StoreCredentials, StoreUsers
 from dicast.app.access.tokens import LEEWAY_S, SUBJECT_CHARS, IssuedToken, TokenError, Tokens
 
 HEARTBEAT_TTL_S = 3600.0
-"""How long a node goes on while no server answers: its user ends with its token."""
+"""How long a node can go on while no server answers: its user ends with its token."""
 RENEW_AT = 2 / 3
 """A token of which less than this share is left is renewed with the next heartbeat."""
 _NAME = re.compile(r"[^\s/#?%]{1,120}")
@@ -26,7 +26,8 @@ _NAME = re.compile(r"[^\s/#?%]{1,120}")
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """What a node is given. `expires_in_s` is from now on, so that the node's clock does not matter."""
+    """A node that has just joined, and what it gets. `expires_in_s` counts from now, so that the node's clock does not
+    matter."""
 
     node: str
     heartbeat_token: str = field(repr=False)
@@ -34,7 +35,7 @@ class NewMember:
     store: StoreCredentials
 
     def told(self, heartbeat_s: float) -> dict[str, Any]:
-        """The answer to a registration, as `dicast.app.joining.Given` reads it."""
+        """Return the answer to a registration, as `dicast.app.joining.Given` reads it."""
         return {
             "node": self.node, "store_url": self.store.url, "heartbeat_token": self.heartbeat_token,
             "expires_in_s": self.expires_in_s, "heartbeat_s": heartbeat_s,
@@ -42,15 +43,14 @@ class NewMember:
 
 
 class Membership:
-    """Lets nodes in and puts them out; safe for several servers at once."""
+    """Lets nodes join and expels them; safe for several servers at once."""
 
     def __init__(self, tokens: Tokens, users: StoreUsers, ttl_s: float = HEARTBEAT_TTL_S) -> None:
         self._tokens, self._users, self._ttl_s = tokens, users, ttl_s
 
     def join(self, claims: Claims, name: str, *, was: str = "", old_token: str | None = None) -> NewMember:
-        """A node with this name, let in by a token for registering. It is given an id of its own, or the one that it
-        `was` known by, if it shows the heartbeat token of that one. Raises `TokenRefused`, `TokenError`,
-        `StoreUsersRefused`."""
+        """Let a node with this name join, by a token for registering. It gets a new id, or keeps the id `was` if it
+        shows that one's heartbeat token. Raises `TokenRefused`, `TokenError`, `StoreUsersRefused`."""
         if not _NAME.fullmatch(name) or not name.isprintable():
             raise TokenError(f"name must be 1 to 120 printable characters without space, / # ? %, got {name[:40]!r}")
         if claims.node not in ("", name):
@@ -62,14 +62,14 @@ class Membership:
         credentials = self._users.create(node, until=until, generation=self._tokens.generation(node))
         try:
             self._tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
-        except TokenRefused:  # what let it in was revoked in between, before there was a user to delete
+        except TokenRefused:  # its token was revoked in between, before there was a user to delete
             self._users.delete(node)
             raise
         return NewMember(node, token, self._ttl_s, credentials)
 
     def renewed(self, claims: Claims) -> tuple[str, float] | None:
-        """A newer heartbeat token and for how long it is good, s, where the one that was shown is old enough. The older
-        one stays good. Raises `TokenRefused` if it, or the token with which the node joined, is revoked."""
+        """Return a newer heartbeat token and how long it is valid, s, if the one that was shown is old enough. The
+        older one stays valid. Raises `TokenRefused` if it, or the token with which the node joined, is revoked."""
         if claims.expires_at - self._tokens.now() > RENEW_AT * self._ttl_s:
             return None
         parent = self._tokens.parent(claims.id)
@@ -88,7 +88,7 @@ class Membership:
         return closed + self._users.delete(node)
 
     def leave(self, node: str) -> None:
-        """A node has ended by itself. What it had is taken back."""
+        """Revoke the tokens and the user of a node that has ended by itself."""
         self.put_out(node)
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
@@ -103,12 +103,12 @@ class Membership:
         self._tokens.revoke_node("")
         nodes = self._users.nodes()
         for node in nodes:
-            self._tokens.revoke_node(node)  # by which those who look on know why it is not heard any more
+            self._tokens.revoke_node(node)  # so that its status says why it is unreachable
             self._users.delete(node)
         return len(nodes)
 
     def reconcile(self) -> tuple[int, int]:
-        """See `StoreUsers.reconcile`."""
+        """Make the store's users match the records; see `StoreUsers.reconcile`."""
         return self._users.reconcile()
 
     def _is(self, node: str, token: str | None) -> bool:
@@ -119,7 +119,7 @@ class Membership:
         return True
 
     def _issue(self, claims: Claims, node: str, parent: str | None = None) -> tuple[str, float]:
-        """A heartbeat token, and until when its store user lives: as long as the token may be accepted."""
+        """Return a heartbeat token, and until when its store user is valid: as long as the token may be accepted."""
         token = self._tokens.issue(
             claims.subject[:SUBJECT_CHARS], [Scope.NODE_HEARTBEAT], ttl_s=self._ttl_s, node=node,
             parent=claims.id if parent is None else parent,

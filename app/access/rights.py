@@ -1,7 +1,7 @@
-"""What a node may do in the store: the commands, keys and channels with which a worker does its whole work.
+"""The rights of a node in the store: the commands, keys and channels that a worker needs.
 
-A test holds the commands to those that the scripts, the clients and kombu use, and a whole job is run with no more.
-Scripts run with the rights of who calls them.
+A test compares the commands with those that the scripts, the clients and kombu use, and runs a whole job with no more.
+Scripts run with the rights of their callers.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ COMMANDS = (
     # channels
     "publish", "subscribe", "unsubscribe", "psubscribe", "punsubscribe",
 )  # fmt: skip
-"""Lower case, as ACL rules have them. Nothing here is of the categories @admin and @dangerous, but INFO."""
+"""Commands in lower case, as in ACL rules. None is in the categories @admin and @dangerous, except INFO."""
 
 PRIORITIES = "\x06\x16[369]"
-"""What kombu appends to a queue's name for messages of other priorities than 0."""
+"""The suffixes that kombu appends to a queue's name for messages of other priorities than 0."""
 RESULTS = ("celery-task-meta-*", "celery-taskset-meta-*", "chord-unlock-*")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreBroker:
-    """What Celery and kombu call things in this installation, where its broker is the store."""
+    """The names that Celery and kombu use in this installation, where its broker is the store."""
 
     queues: tuple[str, ...] = ()
     """Names of the queues with work."""
@@ -63,7 +63,7 @@ class StoreBroker:
 
 
 def key_patterns(namespace: str, broker: StoreBroker | None) -> list[str]:
-    """Patterns of all keys; `broker` None: it is not the store."""
+    """Return the patterns of all keys; `broker` is None if it is not the store."""
     patterns = [literal(Keys(namespace).at("")) + "*"]
     if broker is None or broker.plain_results:
         patterns += RESULTS
@@ -79,7 +79,7 @@ def key_patterns(namespace: str, broker: StoreBroker | None) -> list[str]:
 
 
 def channel_patterns(namespace: str, broker: StoreBroker | None) -> list[str]:
-    """Patterns of all channels. One with a wildcard that is subscribed to must stand here as it is asked for."""
+    """Return the patterns of all channels. A subscribed wildcard must be listed exactly as it is subscribed to."""
     patterns = [literal(Keys(namespace).at("")) + "*"]
     if broker is None or broker.plain_results:
         patterns.append("celery-task-meta-*")
@@ -89,7 +89,7 @@ def channel_patterns(namespace: str, broker: StoreBroker | None) -> list[str]:
 
 
 def rules(namespace: str, broker: StoreBroker | None) -> list[str]:
-    """Arguments of ACL SETUSER, after a reset."""
+    """Return the arguments of ACL SETUSER, after a reset."""
     return [
         *(f"+{command}" for command in COMMANDS),
         *(f"~{pattern}" for pattern in _once(key_patterns(namespace, broker))),
@@ -98,7 +98,7 @@ def rules(namespace: str, broker: StoreBroker | None) -> list[str]:
 
 
 def literal(name: str) -> str:
-    """A pattern that only this name matches."""
+    """Return a pattern that only this name matches."""
     return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
 
 

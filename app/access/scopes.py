@@ -1,4 +1,4 @@
-"""What a token may be for, what it says, and why one is refused."""
+"""The scopes and claims of tokens, and the reasons for refusing one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token that was accepted says. Times are unix seconds by the store's clock."""
+    """The claims of an accepted token. Times are unix seconds by the store's clock."""
 
     subject: str
     id: str
@@ -53,8 +53,8 @@ WORDS: dict[Reason, str] = {
 
 
 class TokenRefused(DicastError):
-    """A token is not accepted. `subject` and `id` are those of a token whose signature is good, else ''. The message
-    quotes nothing of the token."""
+    """A token is refused. `subject` and `id` are set if the token's signature is valid, else ''. The message quotes
+    nothing of the token."""
 
     problem = "token-refused"
 

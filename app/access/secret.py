@@ -1,4 +1,4 @@
-"""Keys that follow from the installation's secret: one for each purpose, so that none of them tells another."""
+"""Keys derived from the installation's secret: one for each purpose, so that none of them reveals another."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class TokenSecret:
 
     @classmethod
     def all_of(cls, values: Iterable[str | None], namespace: str) -> tuple[TokenSecret, ...]:
-        """Those that are set, in their order: the first signs, the others are accepted."""
+        """Return the secrets that are set, in order: the first signs, the others are accepted."""
         return tuple(cls(value.encode(), namespace) for value in values if value)
 
     @property
     def fingerprint(self) -> str:
-        """Tells which secret it was, and nothing about it."""
+        """An identifier of the secret that reveals nothing about it."""
         return self.key("fingerprint").hex()[:8]
 
     def key(self, purpose: str) -> bytes:
-        """32 bytes for one purpose in this namespace."""
+        """Return the key for one purpose in this namespace: 32 bytes."""
         return hmac.digest(self.value, f"dicast {purpose} {self.namespace}".encode(), hashlib.sha256)

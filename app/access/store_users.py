@@ -1,7 +1,7 @@
 """A user of the store for each node that joins over HTTP, with the rights of a worker and no others.
 
-A node has its user as long as its token lives. To delete the user is what revocation means: its connections are closed
-at once, its password is good no longer, and whatever it still sends is refused. Users are not replicated between a
+A node has its user as long as its token is valid. Revoking it deletes the user: its connections are closed at once, its
+password is no longer valid, and whatever it still sends is refused. Users are not replicated between a
 store's servers, nor kept over a restart: `reconcile` sets them again from what is recorded, and deletes those that are
 not. Passwords follow from the installation's secret and are recorded as hashes alone.
 """
@@ -30,12 +30,12 @@ from dicast.workers.store.scripts import script_text
 from dicast.workers.store.sentinel import is_sentinel
 
 TRIES = 5
-"""Connections that may lead to a former master, one after the other."""
+"""The most tries, since connections may lead to a former master."""
 _PLAIN = re.compile(r"[A-Za-z0-9_.]{1,40}")
 
 
 class StoreUsersRefused(DicastError, RuntimeError):
-    """This store does not let users be made: it is older than Redis 6, managed, or our own user may not."""
+    """The store does not allow users to be created: it is older than Redis 6, managed, or our own user may not."""
 
     problem = "store-users-refused"
 
@@ -48,7 +48,7 @@ class StoreUsersRefused(DicastError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class StoreCredentials:
-    """With which a node reaches the store: `url` names user and password too."""
+    """The login with which a node reaches the store; `url` contains user and password, too."""
 
     url: str = field(repr=False)
     user: str
@@ -57,7 +57,7 @@ class StoreCredentials:
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """What is recorded of a node's user. `digest`: SHA-256 of the password; `until`: unix s when it ends."""
+    """The record of a node's user. `digest` is the SHA-256 of the password, `until` the unix s at which it ends."""
 
     user: str
     digest: str
@@ -86,8 +86,8 @@ class StoreUsers:
         self._extend = client.register_script(script_text(Path(__file__).parent / "extend_user.lua"))
 
     def create(self, node: str, *, until: float, generation: int = 0) -> StoreCredentials:
-        """The node's user, made or made anew; it lives until `until`, unix s. One node in one generation has the same
-        password each time. Raises `StoreUsersRefused`, `SecretMissing`."""
+        """Create the node's user, or replace it; it is valid until `until`, unix s. A node has the same password
+        throughout a generation. Raises `StoreUsersRefused`, `SecretMissing`."""
         if self._secret is None:
             raise SecretMissing
         self._check_the_door()
@@ -99,7 +99,7 @@ class StoreUsers:
         return StoreCredentials(with_login(self._url, record.user, password), record.user, password)
 
     def extend(self, node: str, until: float) -> bool:
-        """The node's user lives until then; False if it has none."""
+        """Extend the node's user until then; returns False if it has none."""
         while (text := self._redis.hget(self._key, node)) and (record := _read(text)) is not None:
             longer = orjson.dumps(replace(record, until=until))
             if self._extend(keys=[self._key], args=[node, text, longer]):  # else it was deleted or made anew meanwhile
@@ -112,17 +112,17 @@ class StoreUsers:
         return self._remove(self.name(node))
 
     def has(self, node: str) -> bool:
-        """Whether the node has a user."""
+        """Return whether the node has a user."""
         return bool(self._redis.hexists(self._key, node))
 
     def nodes(self) -> dict[str, UserRecord]:
-        """Every node that has a user."""
+        """Return every node that has a user, with its record."""
         found = {node: _read(text) for node, text in self._redis.hgetall(self._key).items()}
         return {node: record for node, record in found.items() if record is not None}
 
     def reconcile(self, *, renew: bool = False) -> tuple[int, int]:
-        """Have the server that is master now know exactly the users that are recorded; returns how many were set and
-        how many deleted. To be called every few seconds, by whoever has the rights; `renew` sets rights anew too."""
+        """Make the users of the present master match the records; returns how many were set and how many deleted. Call
+        it every few seconds; with `renew` it also sets the rights of existing users again."""
         (users,) = self._at_master(["ACL", "USERS"])
         there = {name for name in users if self._ours.fullmatch(name)}
         now, recorded = self._now(), self.nodes()
@@ -142,22 +142,23 @@ class StoreUsers:
         return made, len(gone)
 
     def name(self, node: str) -> str:
-        """What the store calls the node's user."""
+        """Return the name of the node's user in the store."""
         return self._prefix + hashlib.sha256(node.encode()).hexdigest()[:16]
 
     def _set(self, record: UserRecord) -> None:
         self._at_master(["ACL", "SETUSER", record.user, "reset", "on", f"#{record.digest}", *self._rules])
 
     def _remove(self, user: str) -> int:
-        """In this order: it can log in no more, its connections end, it is forgotten."""
+        """Remove a user; returns how many connections were closed. It is disabled first, so that it cannot log in again
+        while its connections are closed."""
         _, killed, _ = self._at_master(
             ["ACL", "SETUSER", user, "off"], ["CLIENT", "KILL", "USER", user], ["ACL", "DELUSER", user]
         )
         return int(killed)
 
     def _at_master(self, *commands: Sequence[str]) -> list[Any]:
-        """The replies. A server that is no master any more answers such commands too, over connections that outlive the
-        change: a write before them, on the same one, finds it out."""
+        """Execute commands at the master and return the replies. A former master answers such commands, too, over
+        connections that outlive the fail-over: a write before them, on the same connection, detects that."""
         for left in reversed(range(TRIES)):
             pipe = self._redis.pipeline(transaction=False).set(self._mark, "1")
             for command in commands:
@@ -174,8 +175,8 @@ class StoreUsers:
         raise AssertionError
 
     def _check_the_door(self) -> None:
-        """Where anybody is let in without a password, to delete a user keeps nobody out. A socket lets in who may open
-        the file."""
+        """Raise `StoreUsersRefused` if the default user needs no password: then deleting a user would keep nobody out.
+        A unix socket is protected by its file permissions."""
         if self._door_is_shut or self._url.startswith("unix://"):
             return
         (facts,) = self._at_master(["ACL", "GETUSER", "default"])
@@ -198,7 +199,7 @@ class StoreUsers:
 
 
 def with_login(url: str, user: str, password: str) -> str:
-    """The store's URL with this login instead of its own; of several addresses each gets it."""
+    """Return the store's URL with this login instead of its own; each of several addresses gets it."""
     if is_sentinel(url):
         return ";".join(_one_with_login(part, user, password) for part in url.split(";"))
     return _one_with_login(url, user, password)

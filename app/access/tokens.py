@@ -1,9 +1,9 @@
-"""Tokens: signed, recorded, and looked up in the store at every use, so that every server knows at once what was ended.
+"""Tokens: signed, recorded, and looked up in the store at every use, so that every server notices a revocation at once.
 
-A token is a JWT with HS256 alone. Its key follows from the installation's secret and a number that the store holds;
-`kid` names both. A token is good if its signature is, its record is there and not revoked, its generation is the
-present one, and its time is not over. All times are the store's, so that no server's clock matters; after a fail-over
-another one's count, hence `LEEWAY_S` both ways. Where the store has lost a record, the token is refused.
+A token is a JWT, always with HS256. Its key is derived from the installation's secret and a number in the store; `kid`
+names both. A token is valid if its signature is, its record exists and is not revoked, its generation is the present
+one, and it has not expired. All times are the store's, so that no server's clock matters; after a fail-over it is
+another server's, hence `LEEWAY_S` both ways. If the store has lost a record, the token is refused.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ ALGORITHM = "HS256"
 LEEWAY_S = 60.0
 TTL_MAX_S = 366 * 86_400.0
 OVERLAP_S = 86_400.0
-"""How long the key before is accepted after a rotation, unless the operator says otherwise."""
+"""How long the former key is accepted after a rotation, unless the operator says otherwise."""
 TOKEN_BYTES = 4096
 SUBJECT_CHARS = 200
 DROPPED_MAX = 100
-"""Records of tokens whose time is over that are dropped when one is issued."""
+"""The most records of expired tokens that are deleted when one is issued."""
 _HERE = Path(__file__).parent
 
 
 class TokenError(DicastError, ValueError):
-    """A token that cannot be issued, or is not known."""
+    """A token cannot be issued, or is not known."""
 
     problem = "request-refused"
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """What is recorded of a token; the token itself is kept nowhere."""
+    """The record of a token; the token itself is not stored."""
 
     id: str
     subject: str
@@ -60,7 +60,7 @@ class IssuedToken:
     """Number of the key that signed it."""
     node: str = ""
     parent: str = ""
-    """The token for which it was issued: with which its node registered."""
+    """The token that it was issued for: the one with which its node registered."""
     pools: tuple[str, ...] | None = None
     labels: tuple[str, ...] | None = None
     state: str = "valid"
@@ -72,7 +72,7 @@ _RECORD = TypeAdapter(IssuedToken)
 
 @dataclass(frozen=True, slots=True)
 class _Payload:
-    """The claims as they stand in a token."""
+    """The claims as they are encoded in a token."""
 
     iss: str
     aud: str
@@ -109,8 +109,8 @@ class Tokens:
         self, subject: str, scopes: Iterable[Scope], *, ttl_s: float, node: str = "",
         pools: Iterable[str] | None = None, labels: Iterable[str] | None = None, parent: str = "",
     ) -> str:  # fmt: skip
-        """A new token, recorded before it is returned. Raises `TokenError` for one that could never be used, and
-        `TokenRefused` if the `parent` that it is issued for is revoked."""
+        """Issue a new token, which is recorded before it is returned. Raises `TokenError` for one that could never be
+        used, and `TokenRefused` if the `parent` that it is issued for is revoked."""
         wanted = tuple(sorted({Scope(scope) for scope in scopes}))
         _check(subject, wanted, ttl_s, node)
         now, number, generation = self._present(node)
@@ -128,8 +128,8 @@ class Tokens:
         return self._signed(record)
 
     def verify(self, token: str | None, scope: Scope | None, *, node: str = "") -> Claims:
-        """What the token says; raises `TokenRefused`. `scope` None: any will do. A token that is bound to a node is
-        refused for another `node`; one for heartbeats is good for its own node alone."""
+        """Return the claims of a token. Raises `TokenRefused`. With `scope` None, any scope will do. A token bound to a
+        node is refused for another `node`; one for heartbeats is valid for its own node only."""
         payload, number = self._read(token)
         now, current, until, found = self._look(payload, number)
         about = {"subject": payload.sub, "id": payload.jti}
@@ -159,7 +159,7 @@ class Tokens:
         )  # fmt: skip
 
     def list(self) -> list[IssuedToken]:
-        """All tokens whose time is not long over, newest first, with their states."""
+        """Return all tokens that have not long expired, newest first, with their states."""
         k, pipe = self._keys, self._redis.pipeline()
         pipe.hvals(k.tokens).hgetall(k.revoked).hgetall(k.signing).hgetall(k.generations)
         records, revoked, signing, generations = pipe.execute()
@@ -179,14 +179,15 @@ class Tokens:
         return sorted(told, key=lambda token: (-token.issued_at, token.id))
 
     def parent(self, id: str) -> str:
-        """The token for which this one was issued; '' if for none. Raises `TokenRefused` for one that is not known."""
+        """Return the token for which this one was issued; '' if there is none. Raises `TokenRefused` for an unknown
+        one."""
         record = self._redis.hget(self._keys.tokens, id)
         if not record:
             raise TokenRefused("revoked", id=id)
         return _RECORD.validate_json(record).parent
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
-        """End a token, and all that were issued for it; returns them. Raises `TokenError` if it is not known."""
+        """Revoke a token, and all that were issued for it; returns them. Raises `TokenError` if it is not known."""
         family = [token for token in self.list() if id in (token.id, token.parent)]
         if not any(token.id == id for token in family):
             raise TokenError(f"there is no token {id!r}; `dicast token list` shows all")
@@ -200,22 +201,22 @@ class Tokens:
         self._redis.hincrby(self._keys.generations, node, 1)
 
     def generation(self, node: str = "") -> int:
-        """The generation that a token of this node must be of. It never goes back."""
+        """Return the generation that tokens of this node must have. It never decreases."""
         return self._present(node)[2]
 
     def rotate(self, overlap_s: float = OVERLAP_S) -> int:
-        """A new key signs from now on, whose number is returned; the one before is accepted for `overlap_s` more."""
+        """Sign with a new key from now on; returns its number. The former key is accepted for `overlap_s` more."""
         now = self.now()
         return int(self._rotate(keys=[self._keys.signing], args=[now, now + max(0.0, overlap_s)]))
 
     def now(self) -> float:
-        """Unix s by the clock that all tokens go by."""
+        """Return the time by the clock of all tokens, unix s."""
         if self._clock is not None:
             return self._clock()
         return _unix(self._redis.time())
 
     def _present(self, node: str) -> tuple[float, int, int]:
-        """Now, the number of the key that signs, and the generation of a node's tokens."""
+        """Return the time, the number of the signing key, and the generation of a node's tokens."""
         k, pipe = self._keys, self._redis.pipeline()
         pipe.time().hget(k.signing, "current").hmget(k.generations, "", *([node] if node else []))
         time, number, generations = pipe.execute()
@@ -223,8 +224,8 @@ class Tokens:
         return now, int(number or 1), sum(int(generation or 0) for generation in generations)
 
     def _look(self, payload: _Payload, number: int) -> tuple[float, int, float, tuple[bool, bool, int]]:
-        """Now; the number of the key that signs, and until when this one is accepted; of the token whether it is
-        recorded and revoked, and the present generation. One round trip."""
+        """Return, in one round trip: the time; the number of the signing key; until when this token's key is accepted;
+        and whether the token is recorded, whether it is revoked, and the present generation."""
         k, pipe = self._keys, self._redis.pipeline()
         pipe.time().hmget(k.signing, "current", str(number)).hexists(k.tokens, payload.jti)
         pipe.hexists(k.revoked, payload.jti)
@@ -245,7 +246,7 @@ class Tokens:
         return jwt.encode(header, claims, _key(secret, record.key), algorithms=[ALGORITHM])
 
     def _read(self, token: str | None) -> tuple[_Payload, int]:
-        """A token's claims and the number of its key, its signature checked; nothing is asked of the store before."""
+        """Return a token's claims and the number of its key, with its signature verified; the store is not queried."""
         if not token:
             raise TokenRefused("missing")
         if len(token) > TOKEN_BYTES or not token.isascii():

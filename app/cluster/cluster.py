@@ -1,4 +1,4 @@
-"""The nodes of an installation, as operators see and steer them. Several who do so at once see and do the same."""
+"""The nodes of an installation, as operators see and control them. Several operators may do so at once."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0
 LOOK_EVERY_MS = 900
-"""A little less than the second after which each of them asks again."""
+"""The least time between two looks: a little less than the second after which each caller asks again."""
 ANSWERED_S = 1.0
-"""Nodes that are asked to give something back and do not say so by then do not count."""
+"""How long to wait for nodes that are asked to give messages back."""
 
 Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
-"""Told of each operation: actor, action, object, outcome, details."""
+"""Called with each operation: actor, action, object, outcome, details."""
 
 
 REVOKED = "its token was revoked"
-"""Why a node is not heard any more that was put out of the store."""
+"""Why a node is unreachable whose store user was deleted."""
 
 
 class ClusterParts(Protocol):
-    """What the application tells of itself."""
+    """What the cluster needs of the application."""
 
     settings: Settings
 
@@ -66,8 +66,9 @@ class ClusterParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The installation in numbers: calls that all nodes may have open, could begin now, and have open; units that wait
-    in the queues, by pool, and for how long the next one has; and what no living node may take, a sentence each."""
+    """The installation in numbers: how many calls all nodes may have open, could begin now, and have open; the units
+    waiting in the queues, by pool, and how long the next one has waited; and what no living node takes, one sentence
+    each."""
 
     installation: str
     nodes: list[NodeView]
@@ -82,7 +83,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class Steal:
-    """What went back for idle nodes: (donor, the node that it is meant for, units). Whoever is idle may take it."""
+    """The units that went back for idle nodes: (donor, intended receiver, units). Any idle node may take them."""
 
     moves: list[tuple[str, str, int]]
 
@@ -92,15 +93,15 @@ class Steal:
 
 
 class Cluster:
-    """For any thread that may block; raises redis errors, and the broker's. `audit` is told of each operation, and
-    `wait_s` is how long one waits at most for the node to acknowledge it."""
+    """The nodes of one installation; for any thread that may block. Raises redis errors, and those of the broker.
+    `audit` is called with each operation; `wait_s` is how long to wait for a node's acknowledgement, at most."""
 
     def __init__(self, app: ClusterParts, audit: Audit = lambda *_: None, wait_s: float = 3.0) -> None:
         self._app, self._audit, self._wait_s = app, audit, wait_s
 
     # ------------------------------------------------------------------ what there is
     def nodes(self, status: NodeStatus | None = None) -> list[NodeView]:
-        """All that are known, or those of one status, by name."""
+        """Return all known nodes, or those of one status, by name."""
         if self._app.nothing_stored:
             return []
         holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
@@ -122,8 +123,8 @@ class Cluster:
         return set(self._app.store.hkeys(AccessKeys(self._app.settings.namespace).generations))
 
     def node(self, node: str) -> NodeView:
-        """By its id, or by a name that only one node has; of several of one name, the one that is not offline. Raises
-        `UnknownNode`."""
+        """Return a node by its id, or by a name that only one node has; of several with one name, the one that is not
+        offline. Raises `UnknownNode`."""
         nodes = self.nodes()
         for found in nodes:
             if found.id == node:
@@ -139,7 +140,7 @@ class Cluster:
         raise UnknownNode(f"no node has the id or name {node!r}; dicast cluster nodes lists them")
 
     def status(self) -> ClusterStatus:
-        """All of it, at about one instant."""
+        """Return the installation in numbers, all at about one instant."""
         app, nodes = self._app, self.nodes()
         waiting = (
             Waiting({})
@@ -161,19 +162,19 @@ class Cluster:
         )
 
     def unsatisfied(self, nodes: Sequence[NodeView] | None = None) -> dict[str, str]:
-        """Pools whose units no living node takes, each with a sentence that says why."""
+        """Return the pools whose units no living node takes, each with a sentence that says why."""
         return unsatisfied(self._app.pools.pools.values(), self.nodes() if nodes is None else nodes)
 
     # ------------------------------------------------------------------ what is done
     def cordon(self, node: str, *, by: str) -> NodeView:
-        """Have a node begin no calls until that is taken back; what waits there goes back to the queues. The store
-        grants it nothing from now on; when the node has acknowledged it, which its view tells, no call begins any more
-        that had been granted before."""
+        """Have a node begin no calls until it is uncordoned; what waits there goes back to the queues. The store grants
+        it nothing from now on. Once the node has acknowledged the order, as its view shows, no call that was granted
+        before begins any more, either."""
         return self._order(node, OrderKind.CORDON, by, 0.0)
 
     def drain(self, node: str, *, by: str, deadline_s: float = 60.0) -> NodeView:
-        """The same; and calls that are open when the deadline is over are cut, and their units handed back. The node
-        stays, cordoned, and its view tells how many were cut. Raises `ValueError` for a deadline that is none."""
+        """Cordon a node; calls that are still open at the deadline are cut, and their units handed back. The node stays
+        cordoned, and its view shows how many calls were cut. Raises `ValueError` for an invalid deadline."""
         if not 0 <= deadline_s <= DEADLINE_MAX_S:
             raise BadDeadline(f"deadline_s must be from 0 to {DEADLINE_MAX_S:g}, got {deadline_s:g}")
         return self._order(node, OrderKind.DRAIN, by, deadline_s)
@@ -190,9 +191,12 @@ class Cluster:
         return self._acknowledged(found, "", by, "node.uncordon")
 
     def remove(self, node: str, *, by: str, force: bool = False) -> None:
-        """End a node's process, and list it no more. One that has calls open is left alone: raises `NodeBusy`; with
-        `force` they are cut, and their units handed back. Of a node that is not heard, what it held goes back to the
-        queues, and its leases count until their deadlines; should it come back, it ends."""
+        """End a node's process, and no longer list it.
+
+        Raises `NodeBusy` for a node with open calls; with `force` they are cut, and their units handed back. The
+        messages of an unreachable node go back to the queues, and its leases count until their deadlines; if it comes
+        back, it ends.
+        """
         found = self.node(node)
         order, leases = Orders(self._app.store, self._app.keys).give(found.id, OrderKind.REMOVE, by=by, busy=force)
         if leases < 0:
@@ -202,14 +206,17 @@ class Cluster:
             raise NodeBusy(found.id, leases)
         if found.status is not NodeStatus.OFFLINE:
             self._wait(lambda: self._app.registry.facts(found.id) is None)
-        elif self._app.broker.is_store:  # its heirs do so soon, if there are any
+        elif self._app.broker.is_store:  # other nodes do so soon, if there are any
             restore_messages(self._app, self._app.keys, found.id, lost=True)
         self._audit(by, "node.remove", found.id, "done", {"open": leases, "forced": force})
 
     def steal(self, *, by: str, queue_depths: Mapping[str, int] | None = None) -> Steal:
         """Have messages that wait at overloaded nodes, or at nodes that take no work, go back to their queues for idle
-        ones. `queue_depths`, by id or name, are what nodes are judged by, instead of what they hold. Who answers within
-        `wait_s` counts."""
+        nodes.
+
+        `queue_depths`, by id or name, are used in place of the numbers of messages that nodes hold. Only nodes that
+        answer within `wait_s` count.
+        """
         loads, silent = self._loads(queue_depths or {})
         settings = self._app.settings
         plan = transfers(
@@ -218,7 +225,7 @@ class Cluster:
         moves = Counter[tuple[str, str]]()
         receivers = [load.node for load in loads if load.takes and load.queued < settings.idle_threshold]
         plan = self._worth_it(plan, loads)
-        for node in silent if by != HOUSEKEEPER else ():  # their heirs do it soon; who asks for it need not wait
+        for node in silent if by != HOUSEKEEPER else ():  # others take over from them soon; an operator need not wait
             if back := restore_messages(self._app, self._app.keys, node, lost=True):
                 moves[node, receivers[0] if receivers else ""] += back
         for transfer, units in _done(plan, self._given_back(plan)):
@@ -229,13 +236,13 @@ class Cluster:
         return found
 
     def hand_on(self) -> None:
-        """`steal`, for whoever keeps house and for workers that hold what they cannot begin: one look a second, however
-        many ask for it."""
+        """Call `steal` for housekeeping, and for workers that hold messages which they cannot begin; at most once a
+        second, however many callers there are."""
         if self._app.ledger.may_spread(LOOK_EVERY_MS):
             self.steal(by=HOUSEKEEPER)
 
     def _loads(self, depths: Mapping[str, int]) -> tuple[list[Load], list[str]]:
-        """What the nodes hold, and those that are silent and hold what their heirs have not put back yet."""
+        """Return the nodes' loads, and the silent nodes whose messages have not been put back yet."""
         loads, silent = [], []
         for seen in self._app.registry.sightings():
             node, vitals = seen.node, seen.vitals
@@ -250,7 +257,7 @@ class Cluster:
         return loads, silent
 
     def _worth_it(self, plan: Sequence[Transfer], loads: Sequence[Load]) -> list[Transfer]:
-        """Where messages wait in the queue an idle node finds work enough."""
+        """Return the moves that help: if messages of a pool wait in its queue, idle nodes find work there."""
         if not plan:
             return []
         app, working = self._app, {load.node for load in loads if load.takes}
@@ -284,7 +291,7 @@ class Cluster:
             if node is None:
                 outcome = "gone"
             elif (standing.id if standing else "") != order:
-                outcome = "superseded"  # somebody else wants something else by now
+                outcome = "superseded"  # there is another order by now
             elif node.order_seen == order:
                 outcome = "done"
             return outcome != "not acknowledged"
@@ -295,7 +302,7 @@ class Cluster:
         return self._now(found)
 
     def _now(self, found: NodeView) -> NodeView:
-        """The node as it is by now; as it was, if it has left meanwhile."""
+        """Return the node's present view; the former one if it has left meanwhile."""
         return next((node for node in self.nodes() if node.id == found.id), found)
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
@@ -312,12 +319,12 @@ def _left(node: NodeView) -> UnknownNode:
 
 
 def _is_removed(seen: Sighting) -> bool:
-    """Nobody wants to see it any more; it is kept in mind, lest it come back."""
+    """Return whether a node is removed: it is no longer listed, but its order is kept in case it comes back."""
     return seen.heard_s_ago is None and seen.order is not None and seen.order.kind is OrderKind.REMOVE
 
 
 def _done(plan: Sequence[Transfer], given: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Transfer, int]]:
-    """What was given back, told by whom it was meant for; a donor that had less left gives the first ones less."""
+    """Yield what was given back for each transfer; if a donor gave back less than planned, the later ones get less."""
     left = {(donor, pool): units for donor, pools in given.items() for pool, units in pools.items()}
     for transfer in plan:
         units = min(transfer.units, left.get((transfer.donor, transfer.pool), 0))

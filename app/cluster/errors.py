@@ -1,4 +1,4 @@
-"""What operators of the cluster are told when it cannot be done."""
+"""Errors of operations on the cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class UnknownNode(DicastError, LookupError):
 
 
 class BadDeadline(DicastError, ValueError):
-    """A deadline that is no number of seconds, or longer than a day."""
+    """The deadline is not a number of seconds, or longer than a day."""
 
     problem = "request-refused"
 
 
 class NodeLeaves(DicastError):
-    """A node that is to be removed takes no other order."""
+    """The node is being removed, and takes no other order."""
 
     problem = "node-leaves"
 
@@ -27,7 +27,7 @@ class NodeLeaves(DicastError):
 
 
 class NodeBusy(DicastError):
-    """A node that has `open` calls open is not removed unless that is forced."""
+    """The node has `open` calls open, and is not removed unless that is forced."""
 
     problem = "node-busy"
 

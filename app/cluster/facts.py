@@ -1,4 +1,4 @@
-"""What this process tells of itself as a node."""
+"""The facts that this process reports about itself as a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Environment(Protocol):
-    """What the application is made of."""
+    """The part of the application that the facts are derived from."""
 
     environ: Mapping[str, str]
     settings: Settings
@@ -26,7 +26,7 @@ class Environment(Protocol):
 
 
 def installed_version() -> str:
-    """Dicast's; 'unknown' where it is run from its sources and not installed."""
+    """Return Dicast's version; 'unknown' if it is run from its sources and not installed."""
     try:
         return version("dicast")
     except PackageNotFoundError:
@@ -34,7 +34,7 @@ def installed_version() -> str:
 
 
 def node_here(name: str, slots: int, of: Environment, labels: Mapping[str, str]) -> Node:
-    """This process as a node of Celery's name."""
+    """Return this process as a node with Celery's node name."""
     import psutil  # noqa: PLC0415  (only workers need it)
 
     from dicast.workers.system.accelerators import accelerators  # noqa: PLC0415
@@ -47,24 +47,24 @@ def node_here(name: str, slots: int, of: Environment, labels: Mapping[str, str])
 
 
 def missing_extras() -> tuple[str, ...]:
-    """Optional parts of this program whose libraries are not installed here."""
+    """Return the optional parts of this program whose libraries are not installed here."""
     return () if has_libraries() else (SCORES,)
 
 
 def unserved(of: Environment, labels: Mapping[str, str]) -> dict[str, str]:
-    """Pools whose units a node with these labels does not take, each with the reason."""
+    """Return the pools whose units a node with these labels does not take, each with the reason."""
     lacking = {spec.name: why for spec in of.pools.pools.values() if (why := lacks(spec.labels, labels))}
     return {**lacking, **missing_keys(of)}
 
 
 def lacks(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """Which labels are demanded that are not there; '' if none."""
+    """Return a phrase with the demanded labels that are missing; '' if none are."""
     missing = ", ".join(f"{name}={value}" for name, value in sorted(demanded.items()) if labels.get(name) != value)
     return f"it demands {missing}" if missing else ""
 
 
 def missing_keys(of: Environment) -> dict[str, str]:
-    """Pools whose key this process lacks, each with what is missing."""
+    """Return the pools whose key this process lacks, each with what is missing."""
     return {
         spec.name: trouble
         for spec in of.pools.pools.values()

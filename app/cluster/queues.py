@@ -1,4 +1,4 @@
-"""What waits in the pools' queues, untaken."""
+"""Counts the messages that wait in the pools' queues."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dicast.workers.store.connection import StoreClient
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Messages that wait, by pool, pools with none left out; and for how long the next one has, None if that is not
-    known."""
+    """The waiting messages by pool, without pools that have none; and how long the next one has waited, None if that is
+    not known."""
 
     units: dict[str, int]
     oldest_s: float | None = None
 
 
 def waiting_units(app: Any, pools: Iterable[str], store: StoreClient, *, in_store: bool) -> Waiting:
-    """Ask the broker. Raises its errors."""
+    """Ask the broker how many messages wait. Raises its errors."""
     return _in_store(app, pools, store) if in_store else Waiting(_declared(app, pools))
 
 

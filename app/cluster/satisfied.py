@@ -1,4 +1,4 @@
-"""Which pools' work no living node may take, and why. Pure."""
+"""Which pools' work no living node takes, and why. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NODES_TOLD = 3
 
 
 def unsatisfied(specs: Iterable[PoolSpec], nodes: Sequence[NodeView]) -> dict[str, str]:
-    """A sentence for each pool whose units no living node takes; nothing while there is no node, or while one of them
-    is of a version that does not tell what it serves."""
+    """Return a sentence for each pool whose units no living node takes; none while there is no node, or while one of
+    them has a version that does not report what it serves."""
     living = [node for node in nodes if node.status is not NodeStatus.OFFLINE]
     if not living or not all(node.version for node in living):
         return {}

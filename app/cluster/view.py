@@ -1,4 +1,4 @@
-"""Nodes as people and programs see them: one status each, with its reason. Pure, but for what it is handed."""
+"""Views of nodes, for people and programs: one status each, with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dicast.workers.nodes.registry import Sighting
 class NodeStatus(StrEnum):
     ONLINE = "online"
     CORDONED = "cordoned"
-    """It begins no calls until that is taken back, and has none open if it was drained."""
+    """It begins no calls until it is uncordoned, and has none open if it was drained."""
     DRAINING = "draining"
-    """It begins no calls, and ends those that are open."""
+    """It begins no calls, and ends the open ones."""
     OFFLINE = "offline"
     DEGRADED = "degraded"
-    """It is heard, and does not take the work that it should."""
+    """It is reachable, but does not take the work that it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class NodeView:
 
 
 def view(seen: Sighting, open_calls: int) -> NodeView:
-    """A node of which the store knows so many open calls, without those that were cut."""
+    """Return the view of a node with `open_calls` by the store's count, without those that were cut."""
     node, width, vitals = seen.node, seen.width, seen.vitals
     status, reason = status_of(seen, open_calls)
     heard = seen.heard_s_ago is not None
@@ -72,7 +72,8 @@ def view(seen: Sighting, open_calls: int) -> NodeView:
 
 
 def status_of(seen: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
-    """The first that holds: offline, to be removed, draining, cordoned, degraded, online."""
+    """Return the first status that applies, with its reason: offline, to be removed, draining, cordoned, degraded,
+    online."""
     order = seen.order
     if seen.heard_s_ago is None:
         left = f"; {_calls(open_calls)} of it count until their deadlines" if open_calls else ""

@@ -1,9 +1,9 @@
 """What a token that is bound to some pools, labels or a node may use and see.
 
-A token for some pools knows of these pools, of jobs that use no other, and of nodes that serve one of them; a token for
-one node knows of that node alone among the nodes. Names of anything else are left out wherever they stand, and what is
-about the whole installation is refused. Numbers of what may be seen are whole: a node's open calls are those of all its
-pools. A bound on labels is one on submitting alone.
+A token for some pools may see these pools, jobs that use no others, and nodes that serve one of them; a token for one
+node may see only that node among the nodes. Names of anything else are left out everywhere, and requests about the
+whole installation are refused. Numbers about what may be seen are complete: a node's open calls are those of all its
+pools. A bound on labels applies to submitting only.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from dicast.workers.admission.request import QUEUE_PREFIX
 
 # ------------------------------------------------------------------ what may be used
 def check_pools(claims: Claims, pools: set[str]) -> None:
-    """Raises `NotAllowed` if a token may not use one of these pools, whether there is such a pool or not."""
+    """Raise `NotAllowed` if a token may not use one of these pools, whether there is such a pool or not."""
     if claims.pools is not None and (foreign := sorted(pools - claims.pools)):
         raise NotAllowed(f"the token may not use pool {foreign[0]!r}")
 
 
 def check_labels(claims: Claims, labels: set[str]) -> None:
-    """Raises `NotAllowed` if a token may not have its units go to nodes with one of these labels."""
+    """Raise `NotAllowed` if a token may not send units to nodes with one of these labels."""
     if claims.labels is not None and (foreign := sorted(labels - claims.labels)):
         raise NotAllowed(f"the token may not use nodes labelled {foreign[0]}")
 
 
 def check_all_pools(claims: Claims, what: str) -> None:
-    """Raises `NotAllowed` where a token that is for some pools asks for what concerns all of them."""
+    """Raise `NotAllowed` if a token is for some pools; `what` begins the phrase about all of them."""
     if claims.pools is not None:
         raise NotAllowed(f"the token is for some pools, and {what} all")
 
 
 def check_unbound(claims: Claims, what: str) -> None:
-    """The same, of a token for one node, too."""
+    """Raise `NotAllowed` if a token is for some pools, or for one node."""
     check_all_pools(claims, what)
     if claims.node:
         raise NotAllowed(f"the token is for one node, and {what} all")
 
 
 def steered(parts: Parts, claims: Claims, name: str) -> str:
-    """The node that an order of this token is for, by its id where the token is for some pools. Raises `UnknownNode`
-    for one that it may not know of, and `NotAllowed` for one that serves other pools besides."""
+    """Return the node that an order of this token is for; its id if the token is for some pools. Raises `UnknownNode`
+    for a node that it may not see, and `NotAllowed` for one that also serves other pools."""
     if claims.pools is None:
         return name
     node = node_of(parts, claims, name)
@@ -61,24 +61,25 @@ def steered(parts: Parts, claims: Claims, name: str) -> str:
 
 # ------------------------------------------------------------------ what may be seen
 def sees_pool(claims: Claims, pool: str) -> bool:
-    """Whether a token may know of a pool."""
+    """Return whether a token may see a pool."""
     return claims.pools is None or pool in claims.pools
 
 
 def may_see(claims: Claims, pools: Iterable[str]) -> bool:
-    """Whether a token may know of a job that uses these pools: one that is for some pools is for their jobs alone."""
+    """Return whether a token may see a job that uses these pools: a token for some pools, only if it covers all of
+    them."""
     return claims.pools is None or claims.pools.issuperset(pools)
 
 
 def sees_node(claims: Claims, id: str, name: str, pools: Iterable[str]) -> bool:
-    """Whether a token may know of a node that serves these pools."""
+    """Return whether a token may see a node that serves these pools."""
     if claims.node and claims.node not in (id, name):
         return False
     return claims.pools is None or not claims.pools.isdisjoint(pools)
 
 
 def visible_state(parts: Parts, claims: Claims, shared: SharedState) -> SharedState:
-    """What this token may see of what all workers share."""
+    """Return the part of the shared state that this token may see."""
     if claims.pools is None and not claims.node:
         return shared
     return SharedState(
@@ -89,7 +90,7 @@ def visible_state(parts: Parts, claims: Claims, shared: SharedState) -> SharedSt
 
 
 def visible_leases(parts: Parts, claims: Claims, leases: Sequence[OpenLease]) -> list[OpenLease]:
-    """The leases of jobs that this token may know of: a pool's calls may be of jobs that use others, too."""
+    """Return the leases of jobs that this token may see; a pool's calls may be of jobs that also use other pools."""
     jobs: dict[str, bool] = {}
     for job in {lease.job for lease in leases if sees_pool(claims, lease.pool)}:
         try:
@@ -100,14 +101,14 @@ def visible_leases(parts: Parts, claims: Claims, leases: Sequence[OpenLease]) ->
 
 
 def visible_nodes(parts: Parts, claims: Claims, status: NodeStatus | None = None) -> list[NodeView]:
-    """The nodes that this token may know of, as it may see them."""
+    """Return the nodes that this token may see, as it may see them."""
     nodes = parts.dicast.cluster.nodes(status)
     return [seen_by(claims, node) for node in nodes if sees_node(claims, node.id, node.name, node.pools)]
 
 
 def node_of(parts: Parts, claims: Claims, name: str) -> NodeView:
-    """One node by its id or name, as this token may see it. Raises `UnknownNode`, also of one that it may not know of,
-    and in words that name no other."""
+    """Return one node by its id or name, as this token may see it. Raises `UnknownNode`, also for a node that it may
+    not see; the message names no other node."""
     if claims.pools is None:
         return parts.dicast.cluster.node(name)
     try:
@@ -120,7 +121,7 @@ def node_of(parts: Parts, claims: Claims, name: str) -> NodeView:
 
 
 def cluster_status(parts: Parts, claims: Claims) -> ClusterStatus:
-    """The installation in numbers, as far as this token may see it."""
+    """Return the installation in numbers, as far as this token may see it."""
     status = parts.dicast.cluster.status()
     if claims.pools is None and not claims.node:
         return status
@@ -139,7 +140,7 @@ def cluster_status(parts: Parts, claims: Claims) -> ClusterStatus:
 
 
 def seen_by(claims: Claims, node: NodeView) -> NodeView:
-    """A node without the names of pools that the token is not for."""
+    """Return a node without the names of pools that the token is not for."""
     if claims.pools is None:
         return node
     missing = [pool for pool in node.missing_keys if pool in claims.pools]

@@ -19,7 +19,7 @@ from dicast.app.server.results import own_file, place_of
 router = guarded_router("results")
 
 ERRORS_BYTES = 64 * 2**20
-"""So much of the errors' file is looked through for those of one item."""
+"""How much of the errors' file is searched for those of one item."""
 ERRORS_MAX = 500
 SEARCH_CHARS = 200
 
@@ -54,7 +54,7 @@ class ItemPage(BaseModel):
 
 
 class JudgeScoresView(BaseModel):
-    """How often a judge gave which score in a dimension."""
+    """The number of times that a judge gave each score in a dimension."""
 
     judge: str
     dimension: str
@@ -69,7 +69,7 @@ class ScoresView(BaseModel):
 
 
 class ItemOpinions(BaseModel):
-    """All that was said of one item; `more` if there are opinions beyond these."""
+    """The opinions and errors of one item; `more` says that there are further opinions."""
 
     id: str
     opinions: list[dict[str, JsonValue]] = Field(description="the columns of `opinions.parquet`")
@@ -78,7 +78,7 @@ class ItemOpinions(BaseModel):
 
 
 class ItemText(BaseModel):
-    """An item's texts, or why they are not known here."""
+    """An item's texts, or why they are not available here."""
 
     item: dict[str, JsonValue] | None = Field(description="the item as the job had it")
     reason: str | None
@@ -99,7 +99,7 @@ def items(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Annotated[int, Query(ge=0, le=100_000_000)] = 0,
 ) -> ItemPage:  # fmt: skip
-    """The items of a job that has ended: sorted, filtered and searched."""
+    """List the items of a job that has ended: sorted, filtered and searched."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
     wishes = ItemWishes(
@@ -111,7 +111,7 @@ def items(
 
 @router.get("/jobs/{job}/scores")
 def scores(parts: GivenParts, claims: Reader, job: JobName) -> ScoresView:
-    """How the scores of each judge are distributed in each dimension."""
+    """Show how the scores of each judge are distributed in each dimension."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
     found: list[JudgeScores] = parts.browser.scores(folder)
@@ -120,7 +120,7 @@ def scores(parts: GivenParts, claims: Reader, job: JobName) -> ScoresView:
 
 @router.get("/jobs/{job}/item")
 def item(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemOpinions:
-    """All opinions and errors of one item."""
+    """Show all opinions and errors of one item."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
     opinions, more = parts.browser.opinions(folder, id)
@@ -139,7 +139,7 @@ def item(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemOpi
 
 @router.get("/jobs/{job}/text")
 def text(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemText:
-    """The judged text of an item, as far as it can be seen from here."""
+    """Show the judged text of an item, as far as it is available here."""
     _, folder = place_of(parts, claims, job)
     found, reason = text_of(parts.dicast, job, folder, id)
     return ItemText(item=None if found is None else found.model_dump(mode="json", exclude_defaults=True), reason=reason)

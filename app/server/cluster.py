@@ -1,4 +1,4 @@
-"""`/cluster`: the nodes together."""
+"""`/cluster`: all nodes together."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ router = guarded_router("cluster")
 _ALWAYS_MOVING = (
     "heard_s_ago", "cpu_percent", "load_percent", "memory_used_bytes", "error_rate", "available", "open", "held",
 )  # fmt: skip
-"""What changes with every beacon is no event."""
+"""Fields that change with every beacon, and so are left out of events."""
 EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
 
 
 class Stealing(BaseModel):
-    """What nodes are judged by instead of what they hold: units that wait there, by a node's id or name."""
+    """Numbers of waiting units by node id or name, to be used instead of what the nodes hold."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -40,7 +40,7 @@ class Stealing(BaseModel):
 
 
 class Move(BaseModel):
-    """Units that a donor gave back for a receiver; whoever is idle may take them."""
+    """Units that a donor gave back for a receiver; any idle node may take them."""
 
     donor: str
     receiver: str
@@ -48,7 +48,7 @@ class Move(BaseModel):
 
 
 class Moves(BaseModel):
-    """What went back, and how many units in all."""
+    """The moves that were made, and the total number of units."""
 
     moves: list[Move]
     total: int
@@ -56,7 +56,7 @@ class Moves(BaseModel):
 
 @router.post("/cluster/steal")
 def steal(parts: GivenParts, claims: Admin, stealing: Stealing | None = None) -> Moves:
-    """Have messages that wait at overloaded nodes, or at nodes that take no work, go back for idle ones."""
+    """Have messages that wait at overloaded nodes, or at nodes that take no work, go back for idle nodes."""
     check_unbound(claims, "stealing is among")
     depths = {} if stealing is None else stealing.queue_depths
     done = parts.dicast.cluster.steal(by=claims.subject, queue_depths=depths or None)
@@ -66,15 +66,15 @@ def steal(parts: GivenParts, claims: Admin, stealing: Stealing | None = None) ->
 
 @router.get("/cluster/status")
 def cluster_status(parts: GivenParts, claims: Looker) -> ClusterStatus:
-    """The installation in numbers: nodes by status, capacity, open calls, what waits and for how long, and what no
-    living node may take."""
+    """Show the installation in numbers: nodes by status, capacity, open calls, what waits and for how long, and what no
+    living node takes."""
     return bounds.cluster_status(parts, claims)
 
 
 @router.get("/cluster/events", response_class=Response, responses=EVENTS)
 def cluster_events(request: Request, parts: GivenParts, claims: Looker) -> Response:
-    """All nodes whenever one comes, goes or changes its status, its pools or its width: events named `nodes`. Loads and
-    open calls are left out: `GET /cluster/status` has them."""
+    """Stream all nodes whenever one comes, goes or changes its status, its pools or its width, as events named `nodes`.
+    Loads and open calls are left out: `GET /cluster/status` has them."""
 
     def happenings(last: str | None) -> Iterator[Happening]:
         seen = _seen(parts, claims)

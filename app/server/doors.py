@@ -1,7 +1,7 @@
-"""The door of every route: who may enter, from where, how often, and with how large a body.
+"""The guard of every route: it checks who may use it, from where, how often, and with how large a body.
 
-A route says what it needs by `needs(...)`, and one that does not say is refused when the server is made. All is checked
-before the body is read and before anything else of the route runs.
+A route declares its requirements by `needs(...)`; a server with a route that does not cannot be made. Everything is
+checked before the body is read and before the route itself runs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dicast.errors import DicastError
 
 BODY_BYTES = 64 * 1024
 PAUSE_S = 20.0
-"""A body of which nothing comes for so long is given up."""
+"""How long a body may pause before it is given up."""
 BODY_S = 60.0
 NOBODY = Claims("nobody", "", frozenset(), 0, 0.0)
 LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
-"""Whoever reaches a server that asks for no tokens."""
+"""The claims of every caller of a server that requires no tokens."""
 _TOLD = frozenset({"node-busy", "node-leaves"})
-"""Refusals that the cluster has put into the audit log itself."""
+"""Problems that the cluster has recorded in the audit log itself."""
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "a problem (RFC 9457)",
@@ -46,19 +46,20 @@ _UNSAFE = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 
 class Needs:
-    """What a route needs: a token with one of `scopes`, none if there are none; a body of `body_bytes` at most (None:
-    as large as an upload may be), whole within `body_s`. `rate` is how many times the usual rate holds, in buckets of
-    its own; at 0 no rate holds, and the store is not asked."""
+    """The requirements of a route: a token with one of `scopes`, or no token if there are none; a body of at most
+    `body_bytes` (None: as large as an upload may be), complete within `body_s`. `rate` multiplies the usual rate, in
+    buckets of its own; at 0 there is no rate limit, and the store is not queried."""
 
     def __init__(self, *scopes: Scope, body_bytes: int | None, body_s: float, rate: int) -> None:
         self.scopes, self.body_bytes, self.body_s, self.rate = scopes, body_bytes, body_s, rate
 
     @property
     def takes_turns(self) -> bool:
-        """Whether few requests of a subject are worked on at once: not of those that take as long as a body comes."""
+        """Whether only a few requests of a subject are served at once; not for uploads, which last as long as their
+        bodies."""
         return bool(self.scopes) and self.body_bytes is not None
 
-    async def __call__(self, request: Request) -> Claims:  # else it would wait for a thread
+    async def __call__(self, request: Request) -> Claims:  # a plain function would wait for a thread
         found: Claims = request.state.claims
         return found
 
@@ -66,13 +67,13 @@ class Needs:
 def needs(
     *scopes: Scope, body_bytes: int | None = BODY_BYTES, body_s: float = BODY_S, rate: int = 1
 ) -> Any:  # fmt: skip
-    """The dependency that every route has exactly one of; gives the claims of who asks. A token with any one of these
-    scopes is let in; a heartbeat token only where the path names its own node."""
+    """Return the dependency that every route has exactly once; it gives the caller's claims. A token with any one of
+    these scopes is accepted; a heartbeat token only if the path names its own node."""
     return Depends(Needs(*scopes, body_bytes=body_bytes, body_s=body_s, rate=rate))
 
 
 class Guarded(APIRoute):
-    """A route behind its door."""
+    """A route behind its guard."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, wanted = super().get_route_handler(), needs_of(self.dependant)
@@ -96,12 +97,12 @@ class Guarded(APIRoute):
 
 
 def guarded_router(tag: str) -> APIRouter:
-    """A router whose routes are guarded, and may answer with problems."""
+    """Return a router whose routes are guarded, and may answer with problems."""
     return APIRouter(route_class=Guarded, tags=[tag], responses=_PROBLEM)
 
 
 def needs_of(dependant: Dependant) -> Needs:
-    """What a route needs; raises RuntimeError for one that does not say so exactly once."""
+    """Return a route's requirements; raises RuntimeError if it does not declare them exactly once."""
     found = [each.call for each in dependant.dependencies if isinstance(each.call, Needs)]
     if len(found) != 1:
         raise RuntimeError(f"the route {dependant.path} must say once what it needs, and does {len(found)} times")
@@ -109,7 +110,7 @@ def needs_of(dependant: Dependant) -> Needs:
 
 
 def still_admitted(request: Request) -> bool:
-    """Whether the token with which a request came is good yet, for answers that last long."""
+    """Return whether the token of a request is still valid, for answers that last long."""
     parts = parts_of(request)
     try:
         _verified(request, parts, needs_of(request.scope["route"].dependant))
@@ -134,7 +135,7 @@ def _admitted(request: Request, wanted: Needs) -> Claims:
 
 
 def _verified(request: Request, parts: Parts, wanted: Needs) -> Claims:
-    """Raises `TokenRefused`."""
+    """Verify the token of a request. Raises `TokenRefused`."""
     if not wanted.scopes:
         return NOBODY
     if not parts.require_auth:
@@ -160,7 +161,7 @@ def _bearer(request: Request) -> str | None:
 
 
 def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, RequestRate], times: int) -> None:
-    """Raises `TooManyRequests`. The log gets a line when a bucket runs dry, and not one for each request after it."""
+    """Count a request. Raises `TooManyRequests`; the first refusal of a row is audited, the others are not."""
     kind, whose, rate = bucket
     taken = parts.rates.take(kind if times == 1 else f"{kind}*{times}", whose, rate.times(times))
     if taken.wait_s:
@@ -171,8 +172,8 @@ def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, st
 
 
 def _refused(request: Request, claims: Claims, error: DicastError) -> None:
-    """Note a refusal in the audit log: of a subject by its name, also where its token is good no more; of whoever shows
-    no token of this installation as a stranger's."""
+    """Record a refusal in the audit log: under the subject's name, also if its token is no longer valid; as a
+    stranger's if no token of this installation was shown."""
     parts, address = parts_of(request), request.client.host if request.client else ""
     action, object = f"{request.method} {_template(request)}", request.url.path
     details = {"problem": error.problem, "address": address}
@@ -192,7 +193,7 @@ def _template(request: Request) -> str:
 
 
 def _bounded(request: Request, most: int, total_s: float) -> Request:
-    """The request, with a body that ends in a refusal when it is too large, or too slow."""
+    """Return the request with a body that raises HTTPException when it is too large, or too slow."""
     too_large = HTTPException(413, f"the body may have at most {most:,} bytes")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:

@@ -1,4 +1,4 @@
-"""What only the HTTP interface refuses."""
+"""Errors of the HTTP interface alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dicast.errors import DicastError
 
 
 class RequestRefused(DicastError, ValueError):
-    """The request is not as it must be; the message names the field, the bound and the value."""
+    """The request is invalid; the message names the field, the bound and the value."""
 
     problem = "request-refused"
 
 
 class NotThere(DicastError, LookupError):
-    """The path leads to nothing."""
+    """There is nothing at this path."""
 
     problem = "not-found"
 
 
 class TypeRefused(DicastError):
-    """The body is of a media type that is not taken here."""
+    """The body has a media type that is not accepted here."""
 
     problem = "media-type-refused"
 
 
 class TooManyRequests(DicastError):
-    """More requests than the rate allows; `wait_s` is the time until one is taken again."""
+    """More requests than the rate allows have come; `wait_s` is the time until one is accepted again."""
 
     problem = "too-many-requests"
 
@@ -36,14 +36,14 @@ class TooManyRequests(DicastError):
 
 
 class TooManyStreams(DicastError):
-    """This server has as many event streams open as it may."""
+    """This server, or one subject of it, has as many event streams open as it may."""
 
     problem = "too-many-streams"
     wait_s: ClassVar[float] = 5.0
 
 
 class ForeignRequest(DicastError):
-    """Another site's page, or another name than this server's, is behind the request."""
+    """The request comes from another site's page, or is for another host name than this server's."""
 
     problem = "foreign-request"
 
@@ -55,7 +55,7 @@ class NotAllowed(DicastError):
 
 
 class RatingNotDone(DicastError):
-    """The judges' scores are asked for by somebody who has not finished rating."""
+    """Somebody who has not finished rating has asked for the judges' scores."""
 
     problem = "rating-not-done"
 
@@ -67,12 +67,12 @@ class FileRefused(DicastError):
 
 
 class FolderFull(DicastError):
-    """The uploads' folder holds as much as it may."""
+    """The uploads' folder is full."""
 
     problem = "uploads-full"
 
 
 class KeyReused(DicastError):
-    """The Idempotency-Key came before, with another request."""
+    """The Idempotency-Key was used before, with another request."""
 
     problem = "idempotency-key-reused"

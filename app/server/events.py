@@ -1,8 +1,8 @@
-"""Server-sent events: what is seen changes, and is sent when it does.
+"""Server-sent events: a view is sent whenever it changes.
 
-Each event is a whole view, and its id follows from the view: whoever comes back with `Last-Event-ID`, to whichever
-server, is sent nothing that it has. A stream looks only once its client has taken the last event, so a slow client
-holds one event and no more. It ends with the server, with its token, and with what it tells of.
+Each event is a whole view, and its id is derived from the view: a client that reconnects with `Last-Event-ID`, to any
+server, is not sent what it has already. A stream reads the view again only once its client has taken the last event, so
+a slow client holds at most one event. It ends with the server, with its token, and with the subject of the view.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dicast.app.server.parts import parts_of
 LOOK_EVERY_S = 0.5
 TOKEN_EVERY_S = 2.0
 SEND_S = 20.0
-"""A client that takes nothing for so long is cut off."""
+"""How long a client may take nothing before it is disconnected."""
 PING_S = 15
 STOP_S = 2.0
-"""How long a look may take that the server's end finds under way."""
+"""How long a stream may take to end when the server stops."""
 
 
 class Happening(NamedTuple):
-    """One event: `last` ends the stream."""
+    """One event. `last` ends the stream."""
 
     name: str
     view: object
@@ -42,13 +42,13 @@ class Happening(NamedTuple):
 
 
 def event_id(view: object) -> str:
-    """The same for the same view, whoever looks."""
+    """Return the id of a view: equal views have equal ids, on every server."""
     return hashlib.sha256(orjson.dumps(view, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 class Stream(EventSourceResponse):
-    """What `look` finds, which is asked again and again, in a thread, with the id of the last event that the client
-    has. What it gives is sent in its order. Raises `TooManyStreams` where it is to begin."""
+    """A response that streams events. `look` is called again and again, in a thread, with the id of the last event that
+    the client has; the events that it returns are sent in order. Raises `TooManyStreams` when it begins."""
 
     def __init__(self, request: Request, look: Callable[[str | None], Iterable[Happening]]) -> None:
         self._streams, self._subject = parts_of(request).streams, request.state.claims.subject
@@ -72,7 +72,7 @@ async def _events(
 ) -> AsyncIterator[ServerSentEvent]:
     checked_s = anyio.current_time()
     while not stopping.is_set():
-        with suppress(RedisError, OSError):  # the store is away: its word comes when it is back
+        with suppress(RedisError, OSError):  # the store is unreachable: try again
             for happening in await run_in_threadpool(_seen, look, last):
                 last = event_id(happening.view)
                 yield ServerSentEvent(orjson.dumps(happening.view).decode(), event=happening.name, id=last)

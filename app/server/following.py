@@ -23,7 +23,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/jobs/{job}/events", response_class=Response, responses=EVENTS)
 def job_events(request: Request, parts: GivenParts, claims: Reader, job: JobName) -> Response:
-    """What `GET /jobs/{job}` tells, whenever it changes: events named `progress`, and at the end one named `ended`."""
+    """Stream the view of `GET /jobs/{job}` whenever it changes, as events named `progress`, and `ended` at the end."""
 
     def view() -> tuple[dict[str, Any], bool]:
         found = look(parts, claims, job)

@@ -1,5 +1,5 @@
-"""What holds for every answer: headers, so that a browser neither guesses, frames, keeps nor runs anything of it; and
-the connection's end where the answer comes before the request's end."""
+"""Security headers for every answer, so that a browser neither guesses types, frames, caches nor runs anything; and the
+end of the connection when the answer comes before the end of the request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer that does not say otherwise."""
+"""Headers of every answer that does not set them itself."""
 
 
 class SafeHeaders:
-    """Adds `HEADERS` to every answer, and ends the connection after one that is given before the body has come whole:
-    else the rest of it, which may have no end, would be read only to be thrown away."""
+    """Adds `HEADERS` to every answer, and ends the connection after an answer that is sent before the whole body has
+    arrived: else the rest of the body, which may be endless, would be read only to be thrown away."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`: for whoever starts, stops and chooses servers. No token, and no word about the inside."""
+"""`/healthz`, `/readyz`: for orchestrators and load balancers. They need no token and reveal nothing internal."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Ready(BaseModel):
 
 @router.get("/healthz")
 async def healthz(_: Annotated[Claims, needs(rate=0)]) -> Alive:
-    """Whether this process is alive; nothing else is asked."""
+    """Answer as long as this process is alive; nothing else is checked."""
     return Alive()
 
 
 @router.get("/readyz", response_model=Ready)
 def readyz(parts: GivenParts, _: Annotated[Claims, needs(rate=0)]) -> Ready | Response:
-    """Whether requests can be served; else 503, and what cannot be reached."""
+    """Answer whether requests can be served; else 503, with what cannot be reached."""
     missing = [name for name, reached in (("store", _store), ("broker", _broker), ("uploads", _uploads))
                if not reached(parts)]  # fmt: skip
     if missing:

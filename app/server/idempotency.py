@@ -1,7 +1,7 @@
 """Idempotency keys of submissions: the same key with the same request is the same job and the same answer.
 
-The store keeps which job a key stands for, from before the job is stored. Submissions that race, at several servers
-too, or that come again after a crash, so submit one job; and the ledger takes the same job only once.
+The store records which job a key stands for before the job is stored. So submissions that race, even at several
+servers, or that are repeated after a crash, submit one job; and the ledger accepts the same job only once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class IdempotencyKeys:
         self._hold = client.register_script(script_text(Path(__file__).with_name("hold.lua")))
 
     def answer(self, subject: str, key: str, request: str) -> dict[str, Any] | None:
-        """What was answered to this request under this key. Raises `KeyReused`, `RequestRefused`."""
+        """Return the former answer to this request under this key, if there is one. Raises `KeyReused`,
+        `RequestRefused`."""
         held, answer = self._redis.hmget(self._record(subject, key), "request", "answer")
         if held is not None and held != request:
             raise _reused(key)
         return orjson.loads(answer) if answer else None
 
     def hold(self, subject: str, key: str, request: str, job: str) -> str:
-        """The job that this request makes: `job`, or the one that it made before. Raises `KeyReused`."""
+        """Return the job that this request submits: `job`, or the one that it submitted before. Raises `KeyReused`."""
         verdict, held = self._hold(keys=[self._record(subject, key)], args=[request, job, 1000 * KEPT_S])
         if verdict == "other":
             raise _reused(key)

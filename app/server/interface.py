@@ -1,4 +1,4 @@
-"""The HTTP interface as one application: its routes, their description, and what holds for every answer."""
+"""The HTTP interface as one application: its routes, their OpenAPI description, errors and headers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Error
 
 
 def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAPI:
-    """The interface of an installation. `hosts` are the names under which it may be reached, None: any.
+    """Return the interface of an installation. `hosts` are the names under which it may be reached; None: any.
 
     The store is connected to with the first request that needs it.
     """
@@ -59,7 +59,7 @@ def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAP
 
 
 def routes() -> Iterator[APIRoute]:
-    """Every route of the interface."""
+    """Yield every route of the interface."""
     for router in ROUTERS:
         for route in router.routes:
             assert isinstance(route, APIRoute)
@@ -67,8 +67,8 @@ def routes() -> Iterator[APIRoute]:
 
 
 def _described(server: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description, made once: FastAPI's, with what each route needs, and the models that its own reading
-    of the routes does not meet."""
+    """Return the OpenAPI description, made once: FastAPI's, with the scopes of each route, and the models that FastAPI
+    does not find in the routes."""
     if server.openapi_schema is None:
         made = get_openapi(title=server.title, version=server.version, routes=server.routes, description=DESCRIPTION)
         _, models = models_json_schema(

@@ -1,4 +1,4 @@
-"""`/jobs`: submitted, listed, looked at, cancelled, resumed."""
+"""`/jobs`: submit, list, show, cancel, resume and delete jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dicast.config.pools import UnknownPool
 router = guarded_router("jobs")
 
 SCANNED_MAX = 2000
-"""Jobs that one page looks at, where a filter leaves most of them out."""
+"""The most jobs that are read for one page, if a filter leaves most of them out."""
 
 Submitter = Annotated[Claims, needs(Scope.JOB_SUBMIT)]
 Reader = Annotated[Claims, needs(Scope.JOB_READ)]
@@ -44,7 +44,7 @@ JobName = Annotated[
 
 
 class SubmittedJob(BaseModel):
-    """A job that is stored and will be judged. `calls` are those made if nothing is called twice."""
+    """A job that is stored and will be judged. `calls` is the number of calls if none is repeated."""
 
     id: str
     project: str
@@ -94,9 +94,9 @@ async def submit(
     claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=job_file.MAX_BYTES)],
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=KEY_CHARS)] = None,
 ) -> SubmittedJob:
-    """Submit a job: a job file as it is, in JSON or YAML. Items come with it, or are a file that was uploaded.
+    """Submit a job: a job file in JSON or YAML. Items are part of it, or in a file that was uploaded.
 
-    With an `Idempotency-Key` the same request again, within a day, is the same job and the same answer.
+    With an `Idempotency-Key`, the same request again within a day gives the same job and the same answer.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", "application/yaml"):
@@ -118,7 +118,7 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
         ready = parts.dicast.prepared(job, image_files=False)
     except UnknownPool as unknown:
         raise JobRefused(str(unknown)) from None
-    if key is not None:  # from here on, for a job that is refused holds no key
+    if key is not None:  # only now, since a refused job must not occupy a key
         held = parts.keys.hold(claims.subject, key, digest, ready.id)
         ready = replace(ready, job=ready.job.model_copy(update={"id": held}))
     is_new = parts.dicast.ledger.is_free(ready.id)
@@ -133,7 +133,7 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
 
 
 def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJob:
-    """The job, its files found among the uploads. Raises `NotAllowed` or `FileRefused`."""
+    """Return the job with the paths of its files among the uploads. Raises `NotAllowed` or `FileRefused`."""
     named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
     check_pools(claims, named)
     specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
@@ -157,7 +157,7 @@ def list_jobs(
     state: JobState | None = None,
     project: Annotated[str | None, Query(max_length=200)] = None,
 ) -> JobPage:
-    """Jobs, newest first. A page may be shorter than its limit, also empty, although there is a next one."""
+    """List jobs, newest first. A page may be shorter than its limit, or empty, although there is a next one."""
     found: list[JobView] = []
     last = None
     for seen, (status, pools) in enumerate(parts.dicast.ledger.older(_position(cursor)), 1):
@@ -181,13 +181,13 @@ def _position(cursor: str | None) -> tuple[int, str] | None:
 
 @router.get("/jobs/{job}")
 def show_job(parts: GivenParts, claims: Reader, job: JobName) -> JobView:
-    """A job's state and counters now, and why it stands still if it does."""
+    """Show a job's state and counters now, and why it stands still, if it does."""
     return look(parts, claims, job)
 
 
 @router.delete("/jobs/{job}")
 def cancel_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
-    """Make no new calls for a job; open ones end and count. A job that has ended stays as it is."""
+    """Cancel a job: make no new calls for it. Open calls end and count. A job that has ended stays as it is."""
     _check_own(parts, claims, job)
     before = operations.cancel(parts.dicast, job)
     parts.record(claims, "job.cancel", job, operations.outcome_of_cancel(before), {"before": before})
@@ -196,7 +196,7 @@ def cancel_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
 
 @router.post("/jobs/{job}/resume", status_code=202)
 def resume_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
-    """Have what has no score in an ended job judged again; a job whose every unit has its score stays as it is."""
+    """Judge the units of an ended job that have no score again. A job whose units all have scores stays as it is."""
     _check_own(parts, claims, job)
     resumed = operations.resume(parts.dicast, job)
     parts.record(claims, "job.resume", job, "done" if resumed else "nothing to do")
@@ -219,7 +219,7 @@ def _check_own(parts: Parts, claims: Claims, job: str) -> None:
 
 
 def look(parts: Parts, claims: Claims, job: str) -> JobView:
-    """Raises `UnknownJob`, also of a job that this token may not know of."""
+    """Return a job's view. Raises `UnknownJob`, also for a job that this token may not see."""
     dicast = parts.dicast
     try:
         status = dicast.ledger.status(job)
@@ -234,7 +234,7 @@ def look(parts: Parts, claims: Claims, job: str) -> JobView:
 
 
 def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
-    """A job past its retention, from its report."""
+    """Return the view of a job past its retention, from its report."""
     report = operations.filed_report(parts.dicast, unknown)
     if claims.pools is not None:  # its record, which knows its pools, is gone
         raise unknown

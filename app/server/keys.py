@@ -1,4 +1,4 @@
-"""Names of what the HTTP interface keeps in the store, outside the prefix that nodes may touch."""
+"""The keys of the HTTP interface in the store, outside the prefix that nodes may access."""
 
 from __future__ import annotations
 

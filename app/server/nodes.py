@@ -1,7 +1,7 @@
-"""`/cluster/nodes`: nodes join, are heard, and are steered.
+"""`/cluster/nodes`: nodes join, send heartbeats, and are controlled.
 
-A node that joins over HTTP is given a heartbeat token of its own and a user of the store; what it does as a worker, it
-does at the store, as every other one.
+A node that joins over HTTP gets a heartbeat token of its own and a user of the store. It works over the store, as every
+other node.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dicast.app.server.parts import GivenParts, Parts
 router = guarded_router("cluster")
 
 HEARTBEAT_S = 15.0
-"""How often a node that joined over HTTP is to be heard."""
+"""How often a node that joined over HTTP should send a heartbeat."""
 NODES_RATE = 10
-"""So many times more often than others may nodes ask: hundreds may start at once, with one token."""
+"""The factor by which nodes may send more requests than others: hundreds may start at once, with one token."""
 
 Looker = Annotated[Claims, needs(Scope.JOB_READ, Scope.NODE_ADMIN)]
 Admin = Annotated[Claims, needs(Scope.NODE_ADMIN)]
@@ -35,8 +35,8 @@ NodeName = Annotated[
 
 
 class Joining(BaseModel):
-    """A node that wants to join. One that was a node before, and is let in again after the server has forgotten it or
-    its token has ended, keeps its id by showing its heartbeat token."""
+    """A request to join. A node that had joined before, and joins again after the server has forgotten it or its token
+    has ended, keeps its id by showing its heartbeat token."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,7 +46,7 @@ class Joining(BaseModel):
 
 
 class StoreLogin(BaseModel):
-    """With what a node reaches the store; `url` holds the user and the password."""
+    """The login with which a node reaches the store; `url` contains user and password."""
 
     url: str
     user: str
@@ -54,7 +54,8 @@ class StoreLogin(BaseModel):
 
 
 class JoinedNode(BaseModel):
-    """What a node is given. It is to be heard every `heartbeat_s`; its token is good for `expires_in_s`."""
+    """The answer to a node that joins. It should send a heartbeat every `heartbeat_s`; its token is valid for
+    `expires_in_s`."""
 
     node: str
     heartbeat_token: str
@@ -65,7 +66,7 @@ class JoinedNode(BaseModel):
 
 
 class Heard(BaseModel):
-    """The answer to a heartbeat. A newer token comes in time; the older one stays good until it ends."""
+    """The answer to a heartbeat. A newer token comes in time; the older one stays valid until it expires."""
 
     node: str
     heartbeat_s: float
@@ -83,7 +84,7 @@ class Draining(BaseModel):
 
 @router.get("/cluster/nodes")
 def list_nodes(parts: GivenParts, claims: Looker, status: NodeStatus | None = None) -> list[NodeView]:
-    """All nodes that the token may know of, or those of one status, by name."""
+    """List the nodes that the token may see, or those of one status, by name."""
     return visible_nodes(parts, claims, status)
 
 
@@ -104,7 +105,7 @@ def join(
 
 @router.get("/cluster/nodes/{node}")
 def show_node(parts: GivenParts, claims: Looker, node: NodeName) -> NodeView:
-    """One node."""
+    """Show one node."""
     return node_of(parts, claims, node)
 
 
@@ -113,8 +114,8 @@ def remove(
     parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_ADMIN, Scope.NODE_HEARTBEAT)], node: NodeName,
     force: Annotated[bool, Query(description="cut the calls that it has open, and hand their units back")] = False,
 ) -> Response:  # fmt: skip
-    """Remove a node: its process ends, and its tokens and its store user with it. With its own heartbeat token, a node
-    takes its leave."""
+    """Remove a node: its process ends, and its tokens and its store user are revoked. With its own heartbeat token, a
+    node leaves by itself."""
     if Scope.NODE_ADMIN not in claims.scopes:
         _members(parts).leave(node)
         parts.record(claims, "node.leave", node)
@@ -125,7 +126,7 @@ def remove(
     except UnknownNode:
         if parts.members is None or claims.pools is not None or not parts.dicast.store_users.has(node):
             raise
-        found = node  # it has joined, and never begun to work
+        found = node  # it has joined, but never begun to work
         parts.record(claims, "node.remove", node)
     if parts.members is not None:
         parts.members.put_out(found)
@@ -136,7 +137,7 @@ def remove(
 def heartbeat(
     parts: GivenParts, claims: Annotated[Claims, needs(Scope.NODE_HEARTBEAT, rate=NODES_RATE)], node: NodeName
 ) -> Heard:
-    """A node is alive, and wants its token renewed in time. 404: it is known no more, and is to join again."""
+    """Note that a node is alive, and renew its token in time. 404: it is no longer known, and has to join again."""
     members = _members(parts)
     if not parts.dicast.store_users.has(node):
         raise UnknownNode(f"no node {node!r} has joined, or it was put out; it is to join again")
@@ -148,7 +149,7 @@ def heartbeat(
 
 @router.post("/cluster/nodes/{node}/cordon")
 def cordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
-    """Have a node begin no calls until that is taken back; its view tells when it has acknowledged that."""
+    """Have a node begin no calls until it is uncordoned; its view shows when it has acknowledged that."""
     return seen_by(claims, parts.dicast.cluster.cordon(steered(parts, claims, node), by=claims.subject))
 
 
@@ -160,14 +161,14 @@ def uncordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
 
 @router.post("/cluster/nodes/{node}/drain")
 def drain(parts: GivenParts, claims: Admin, node: NodeName, draining: Draining | None = None) -> NodeView:
-    """Have a node begin no calls, and end those that are open before a deadline; the rest is handed back."""
+    """Have a node begin no calls, and end the open ones before a deadline; the rest are handed back."""
     given = Draining() if draining is None else draining
     cluster = parts.dicast.cluster
     return seen_by(claims, cluster.drain(steered(parts, claims, node), by=claims.subject, deadline_s=given.deadline_s))
 
 
 def _members(parts: Parts) -> Membership:
-    """Raises `NotThere` where there are no tokens to be given."""
+    """Return the membership. Raises `NotThere` if no tokens can be issued."""
     if parts.members is None:
         raise NotThere("nodes cannot join here: DICAST_TOKEN_SECRET is not set")
     return parts.members

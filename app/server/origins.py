@@ -1,4 +1,4 @@
-"""Where a request comes from: not from another site's page, and not by a name that is another's."""
+"""Checks the origin of a request: it must not come from another site's page, nor be for another host name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or `localhost`, is this machine's own."""
+    """Return whether the host is a loopback address or `localhost`."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -22,10 +22,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check(request: Request, hosts: frozenset[str] | None) -> None:
-    """Raises `ForeignRequest`.
+    """Raise `ForeignRequest` for a request that must not be answered.
 
-    On a loopback address a page of any site reaches the server, under a name that leads there (DNS rebinding): only
-    the server's own names are answered. What changes something must come from a page of this server's, or from none.
+    On a loopback address a page of any site can reach the server, under a name that resolves there (DNS rebinding):
+    only requests for the server's own names are answered. A request that changes something must come from a page of
+    this server, or from no page.
     """
     host = request.headers.get("host", "")
     if hosts is not None and _name(host) not in hosts:
@@ -40,7 +41,7 @@ def check(request: Request, hosts: frozenset[str] | None) -> None:
 
 
 def _name(host: str) -> str:
-    """Of a Host header: the name in lower case, without port, brackets or the root's dot."""
+    """Return the name in a Host header, in lower case, without port, brackets or the root's dot."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

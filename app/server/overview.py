@@ -66,7 +66,7 @@ class Status(BaseModel):
 
 @router.get("/status")
 def status(parts: GivenParts, claims: Looker) -> Status:
-    """Workers, open calls, unfinished jobs, pools, and what needs attention, as far as the token may know of it."""
+    """Show workers, open calls, unfinished jobs, pools, and what needs attention, as far as the token may see it."""
     dicast = parts.dicast
     shared = visible_state(parts, claims, read_shared(dicast.store_url, dicast.keys))
     pools = [
@@ -97,8 +97,8 @@ def status(parts: GivenParts, claims: Looker) -> Status:
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
 def metrics(parts: GivenParts, claims: Looker) -> Response:
-    """What Prometheus scrapes: the metrics that all workers share. A token for some pools, or for a node, is told of
-    these alone, without the installation's totals."""
+    """Serve the metrics that all workers share, for Prometheus. A token for some pools, or for a node, gets only their
+    metrics, without the installation's totals."""
     registry = parts.dicast.metrics
     if claims.pools is not None or claims.node:
         registry = CollectorRegistry()
@@ -107,7 +107,7 @@ def metrics(parts: GivenParts, claims: Looker) -> Response:
 
 
 class _BoundMetrics(Collector):
-    """What a bound token may know of the pools and nodes."""
+    """Collects the metrics of the pools and nodes that a bound token may see."""
 
     def __init__(self, parts: Parts, claims: Claims) -> None:
         self._parts, self._claims = parts, claims
@@ -128,7 +128,7 @@ class _BoundMetrics(Collector):
     responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}},
 )  # fmt: skip
 def dashboard(_: Looker) -> Response:
-    """A dashboard to be imported into Grafana."""
+    """Serve a dashboard for import into Grafana."""
     if not DASHBOARD.is_file():
         raise NotThere("this installation comes without a dashboard")
     return Response(DASHBOARD.read_bytes(), media_type="application/json")
@@ -136,5 +136,5 @@ def dashboard(_: Looker) -> Response:
 
 @router.get("/openapi.json", response_class=Response, include_in_schema=False)
 def description(request: Request, _: Annotated[Claims, needs()]) -> Response:
-    """This interface, described by OpenAPI."""
+    """Serve the OpenAPI description of this interface."""
     return JSONResponse(request.app.openapi())

@@ -1,4 +1,4 @@
-"""`/` and `/page/{file}`: the page's files, from memory: those that lie in its folder when the first is asked for."""
+"""`/` and `/page/{file}`: the page's files, read from its folder once, at the first request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Nothing runs that did not come as a file of this server, and no text becomes markup, even by mistake."""
+"""Only files of this server can run as scripts, and no text becomes markup, even by mistake."""
 
 Everybody = Annotated[Claims, needs(rate=0)]
 Known = Annotated[str | None, Header(alias="if-none-match", max_length=200)]
@@ -43,7 +43,7 @@ class _File(NamedTuple):
 
 @cache
 def files() -> Mapping[str, _File]:
-    """The page's files by name."""
+    """Return the page's files by name."""
     found = {}
     for path in sorted(Path(page.__file__).parent.iterdir()):
         if path.suffix in KINDS and path.is_file():
@@ -55,7 +55,7 @@ def files() -> Mapping[str, _File]:
 
 @router.get("/", response_class=Response, responses={200: {"content": {"text/html": _FILE}}, 304: {}})
 def show_page(parts: GivenParts, _: Everybody, known: Known = None) -> Response:
-    """The page for people. It says whether a token is needed, and nothing else of this installation."""
+    """Serve the page. It contains whether a token is needed, and nothing else about this installation."""
     found = files()["index.html"]
     auth = b"required" if parts.require_auth else b"none"
     content = found.content.replace(b'data-auth=""', b'data-auth="' + auth + b'"')
@@ -69,7 +69,7 @@ def show_page(parts: GivenParts, _: Everybody, known: Known = None) -> Response:
 def show_file(
     _: Everybody, file: Annotated[str, InPath(max_length=60, pattern=r"^[a-z-]+\.[a-z]+$")], known: Known = None
 ) -> Response:
-    """A file of the page."""
+    """Serve a file of the page."""
     found = files().get(file)
     if found is None:
         raise NotThere("the page has no such file")

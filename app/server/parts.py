@@ -1,4 +1,4 @@
-"""What the routes work with: made once for each server, and found from a request."""
+"""The objects that the routes use: made once for each server, and found from a request."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ from dicast.app.server.uploads import Uploads
 
 STREAMS_MAX = 256
 STREAMS_SHARE = 32
-"""Streams of one subject."""
+"""The most streams of one subject."""
 AT_ONCE = 16
-"""Requests of one subject that are worked on at once; there are 40 threads."""
+"""The most requests of one subject that are served at once; there are 40 threads."""
 SHARED_S = 1.0
 ADDRESS_FACTOR = 4
-"""An address may make so many times the requests that a token may: several users sit behind one."""
+"""The factor by which an address may make more requests than a token: several users may share one."""
 
 
 class Streams:
-    """Counts the event streams that this server has open, and refuses more than it can feed, and more of one subject
-    than its share."""
+    """Counts the open event streams of this server, and refuses more than it can serve, or than a subject's share."""
 
     def __init__(self, most: int = STREAMS_MAX, share: int = STREAMS_SHARE) -> None:
         self._most, self._share, self._open, self._lock = most, share, Counter[str](), threading.Lock()
 
     @contextmanager
     def one(self, subject: str) -> Iterator[None]:
-        """Counts as one stream of a subject within. Raises `TooManyStreams`."""
+        """Count one stream of a subject inside the context. Raises `TooManyStreams`."""
         with self._lock:
             if self._open.total() >= self._most:
                 raise TooManyStreams(f"{self._most} event streams are open here, and no more are taken")
@@ -62,15 +61,15 @@ class Streams:
 
 
 class RequestTurns:
-    """Has a subject's requests wait for each other, where they are many: else those of one, when they are slow, would
-    take all threads, and everybody else's would wait."""
+    """Limits how many requests of a subject are served at once: else slow requests of one subject could take all
+    threads, and everybody else's would wait."""
 
     def __init__(self, most: int = AT_ONCE) -> None:
         self._most, self._limiters, self._users = most, dict[str, anyio.CapacityLimiter](), Counter[str]()
 
     @asynccontextmanager
     async def one(self, subject: str) -> AsyncIterator[None]:
-        """One request of a subject. For the server's loop alone."""
+        """Wait for a turn of a subject, and hold it inside the context. Only on the server's loop."""
         limiter = self._limiters.setdefault(subject, anyio.CapacityLimiter(self._most))
         self._users[subject] += 1
         try:
@@ -83,14 +82,14 @@ class RequestTurns:
 
 
 class LastLook:
-    """What all workers share, as it was at most `SHARED_S` ago: any number of event streams look as often as one."""
+    """The shared state, cached for `SHARED_S`: any number of event streams read it as often as one."""
 
     def __init__(self, look: Callable[[], SharedState], clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock, self._lock = look, clock, threading.Lock()
         self._seen: tuple[float, SharedState] | None = None
 
     def __call__(self) -> SharedState:
-        """Raises redis errors."""
+        """Return the state, at most `SHARED_S` old. Raises redis errors."""
         with self._lock:
             if self._seen is None or self._clock() - self._seen[0] > SHARED_S:
                 self._seen = self._clock(), self._look()
@@ -99,8 +98,9 @@ class LastLook:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`require_auth` False: whoever reaches this server may do everything; only on a loopback address. `tokens` and
-    `members` are None where no secret is set. `hosts` are the names under which it is reached, None: any."""
+    """The parts of one server. Without `require_auth` every caller may do everything; only on a loopback address.
+    `tokens` and `members` are None if no secret is set. `hosts` are the names under which it may be reached; None:
+    any."""
 
     dicast: Dicast
     tokens: Tokens | None
@@ -121,7 +121,7 @@ class Parts:
 
     @classmethod
     def of(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:
-        """The parts of a server of this installation."""
+        """Return the parts of a server of this installation."""
         settings = dicast.settings
         keys = ServerKeys(settings.namespace)
         return cls(
@@ -141,7 +141,7 @@ class Parts:
         )
 
     def masked(self, text: str) -> str:
-        """Without secrets, and without the folder of the uploads."""
+        """Return a text with all secrets masked, and without the folder of the uploads."""
         text = text.replace(f"{self.uploads.folder}/", "")
         for secret in self.secrets:
             text = text.replace(secret, "***")
@@ -150,12 +150,12 @@ class Parts:
     def record(
         self, claims: Claims, action: str, object: str, outcome: str = "done", details: Mapping[str, Any] | None = None
     ) -> None:
-        """One line in the audit log, of whoever these claims name."""
+        """Add a line to the audit log, under the subject of these claims."""
         self.audit.record(claims.subject, action, object, outcome, {"token": claims.id, **(details or {})})
 
 
 def parts_of(request: Request) -> Parts:
-    """Those of the server that answers this request."""
+    """Return the parts of the server that answers this request."""
     found: Parts = request.app.state.parts
     return found
 

@@ -1,5 +1,5 @@
-"""Connections on which nothing is asked: uvicorn waits for a request's headers without end, so that whoever opens
-connections and says nothing, or one letter now and then, would keep everybody else out."""
+"""A timeout for request headers: uvicorn waits for them without end, so that a client that opens connections and sends
+nothing, or one byte now and then, could lock out everybody else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ HEADERS_S = 15.0
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's; ends a connection on which no request's headers have come whole within `HEADERS_S`, from its beginning
-    or from the answer before."""
+    """uvicorn's protocol, which closes a connection if no complete request headers arrive within `HEADERS_S` after its
+    beginning or after the last answer."""
 
     _late: asyncio.TimerHandle | None = None
 

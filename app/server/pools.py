@@ -1,4 +1,4 @@
-"""`/pools`, `/slo`: the pools as they are, and what an operator wants of them."""
+"""`/pools`, `/slo`: the state of the pools, and operators' overrides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PoolPath = Annotated[str, Path(alias="pool", max_length=100, pattern="^[A-Za-z0-
 
 
 class PoolView(BaseModel):
-    """A pool as it is: what `dicast governor show --json` tells of it. One that nobody has used yet is not `live`, and
+    """A pool's state, as `dicast governor show --json` prints it. A pool that nobody has used yet is not `live`, and
     has only what is configured."""
 
     model_config = ConfigDict(extra="allow")
@@ -46,8 +46,8 @@ class PoolsView(BaseModel):
 
 
 class PoolChange(BaseModel):
-    """Live overrides, as `dicast governor set` has them. What is absent stays; null takes an override back. In
-    `weights` and `project_max`, projects that are absent stay, and null takes one's entry out."""
+    """Live overrides, as in `dicast governor set`. Absent ones stay as they are; null removes an override. In `weights`
+    and `project_max`, absent projects stay as they are, and null removes a project's entry."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -76,7 +76,7 @@ class PoolChange(BaseModel):
 
 
 class CapChange(BaseModel):
-    """The cap on every pool's limit; null lifts it."""
+    """The cap on the limit of every pool; null lifts it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -91,8 +91,8 @@ class InForce(BaseModel):
 
 
 class PoolObjective(BaseModel):
-    """A pool's objective: the share of calls that are to succeed, and how it stands. `capped_at` is the limit in force
-    while errors come too fast."""
+    """A pool's objective: the share of calls that should succeed, and the present error rate. `capped_at` is the cap in
+    force while errors come too fast."""
 
     pool: str
     slo_target: float | None
@@ -111,14 +111,14 @@ class Objectives(BaseModel):
 
 @router.get("/pools")
 def list_pools(parts: GivenParts, claims: Looker) -> PoolsView:
-    """Every pool that the token is for: its limit and why it is so, who waits, what was refused, and what needs
+    """List the pools that the token is for: their limits and the reasons, who waits, what was denied, and what needs
     attention."""
     return _view(parts, claims)
 
 
 @router.get("/pools/{pool}")
 def show_pool(parts: GivenParts, claims: Looker, pool: PoolPath) -> PoolView:
-    """One pool."""
+    """Show one pool."""
     check_pools(claims, {pool})
     return next(each for each in _view(parts, claims, pool).pools if each.pool == pool)
 
@@ -132,7 +132,7 @@ def _view(parts: Parts, claims: Claims, only: str | None = None) -> PoolsView:
 
 @router.patch("/pools/{pool}")
 def change_pool(parts: GivenParts, claims: Admin, pool: PoolPath, change: PoolChange) -> InForce:
-    """Set live overrides of a pool; they are in force at once, for all workers, until they are taken back."""
+    """Set live overrides of a pool. They are in force at once, for all workers, until they are removed."""
     check_pools(claims, {pool})
     given = {name: _plain(name, getattr(change, name)) for name in change.model_fields_set}
     if not given:
@@ -153,7 +153,7 @@ def change_all_pools(parts: GivenParts, claims: Admin, change: CapChange) -> Cap
 
 @router.get("/slo")
 def objectives(parts: GivenParts, claims: Looker) -> Objectives:
-    """The service level objectives: the cap on every pool, each pool's target and how its error budget stands."""
+    """Show the service level objectives: the cap on every pool, each pool's target, and its error rate."""
     dicast = parts.dicast
     states = {state.pool: state for state in operations.look(dicast).pools}
     budgets = []
@@ -171,7 +171,8 @@ def objectives(parts: GivenParts, claims: Looker) -> Objectives:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Slots of projects are whole numbers, which JSON's number types do not tell from shares."""
+    """Return an override's value, with whole numbers of slots in `project_max` as integers: JSON has one number
+    type."""
     if name == "project_max" and value is not None:
         return {of: int(most) if most is not None and most == int(most) else most for of, most in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""Every refusal as a problem (RFC 9457): a type for programs, a title, a sentence, and never a traceback or a secret.
+"""Reports every error as a problem (RFC 9457): a type for programs, a title, a sentence; never a traceback or a secret.
 
 The type is `urn:dicast:problem:` and the error's `problem`. docs/http.md lists them with their statuses.
 """
@@ -51,7 +51,7 @@ STATUSES: Mapping[str, int] = {
     "too-many-streams": 503, "store-away": 503, "broker-away": 503, "results-away": 503, "not-ready": 503,
     "store-users-refused": 503, "uploads-full": 507,
 }  # fmt: skip
-"""By `problem`; any other is the server's own trouble: 500."""
+"""The status codes by `problem`; any other problem is the server's own error: 500."""
 _OF_STATUS = {
     404: "not-found", 405: "method-not-allowed", 406: "not-acceptable", 408: "body-too-slow", 413: "body-too-large",
     415: "media-type-refused",
@@ -71,7 +71,7 @@ class Problem(BaseModel):
 def problem(
     status: int, slug: str, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A problem as a response; a detail of foreign words is one printable line."""
+    """Return a problem as a response. The detail, which may contain foreign text, becomes one printable line."""
     told = Problem(
         type=TYPE + slug,
         title=slug.replace("-", " ").capitalize(),
@@ -84,7 +84,7 @@ def problem(
 
 
 def of_error(error: DicastError, detail: str | None = None) -> Response:
-    """What a client is told of an error that was foreseen."""
+    """Return the response to an expected error."""
     status = STATUSES.get(error.problem, 500)
     headers = {}
     if isinstance(error, TokenRefused):
@@ -99,7 +99,7 @@ def of_error(error: DicastError, detail: str | None = None) -> Response:
 
 
 def install(server: FastAPI) -> None:
-    """Have this server answer all errors as problems."""
+    """Register handlers that answer all errors of this server as problems."""
     server.add_exception_handler(DicastError, _foreseen)
     server.add_exception_handler(HTTPException, _http)
     server.add_exception_handler(RequestValidationError, _invalid)
@@ -125,7 +125,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """All methods of a path, as `Allow` has them; Starlette names those of the first route alone."""
+    """Return all methods of a path for the `Allow` header; Starlette names those of the first route only."""
     methods = set[str]()
     for route in request.app.router.routes:
         if route.matches(request.scope)[0] is not Match.NONE:
@@ -134,7 +134,7 @@ def _allowed(request: Request) -> str:
 
 
 def _invalid(_: Request, error: Exception) -> Response:
-    """Without the values that were given: one may be a secret in the wrong place."""
+    """Answer a validation error, without the given values: one may be a secret in the wrong place."""
     assert isinstance(error, RequestValidationError)
     lines = [_mistake(mistake) for mistake in error.errors()[:MISTAKES_SHOWN]]
     return problem(422, "request-refused", lines[0] if lines else "the request cannot be understood", lines)

@@ -11,23 +11,24 @@ from dicast.workers.store.scripts import script_text
 
 
 class RequestRate(NamedTuple):
-    """At most `burst` requests at once, and `per_s` a second in the long run."""
+    """A rate: it allows at most `burst` requests at once, and `per_s` per second in the long run."""
 
     burst: float
     per_s: float
 
     @classmethod
     def of_minute(cls, requests: int) -> RequestRate:
-        """So many a minute, a sixth of them at once."""
+        """Return a rate of so many requests a minute, a sixth of which may come at once."""
         return cls(max(1.0, requests / 6), requests / 60)
 
     def times(self, factor: float) -> RequestRate:
-        """So many times as many requests."""
+        """Return this rate multiplied by `factor`."""
         return RequestRate(self.burst * factor, self.per_s * factor)
 
 
 class Taken(NamedTuple):
-    """`wait_s` until a request is taken, 0 if this one was; `first`: the first refusal since one was taken."""
+    """The result of a request: `wait_s` until one is accepted, 0 if this one was; `first` says that it is the first
+    refusal since one was accepted."""
 
     wait_s: float
     first: bool
@@ -41,7 +42,7 @@ class Rates:
         self._take = client.register_script(script_text(Path(__file__).with_name("take.lua")))
 
     def take(self, kind: str, whose: str, rate: RequestRate, now_ms: int | None = None) -> Taken:
-        """Take one request of a token's or an address's. Raises redis errors."""
+        """Count one request of a token or an address. Raises redis errors."""
         wait_ms, first = self._take(
             keys=[self._keys.rate(kind, whose)], args=["" if now_ms is None else now_ms, rate.burst, rate.per_s]
         )

@@ -1,4 +1,4 @@
-"""`/jobs/{job}/rating`: people rate a sample of an ended job's items, and see the judges' scores when they are done."""
+"""`/jobs/{job}/rating`: people rate a sample of an ended job's items, and see the judges' scores afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = guarded_router("rating")
 RATER_CHARS = 60
 NOT_KEPT = "the ratings are not in the report"
 COMPARED_MAX = 300
-"""Items of a rater that are shown beside the judges' scores, those that lie farthest apart first."""
+"""The most items that are shown beside the judges' scores, those with the largest differences first."""
 
 Rater = Annotated[Claims, needs(Scope.RATING_WRITE)]
 RaterName = Annotated[Id, StringConstraints(max_length=RATER_CHARS)]
@@ -38,8 +38,7 @@ ItemQuery = Annotated[str, Query(alias="id", min_length=1, max_length=MAX_ID_LEN
 
 
 class Sampling(BaseModel):
-    """What is put up for rating: so many items that are drawn here, or those of an uploaded file that `dicast sample`
-    has written."""
+    """The items to be rated: so many drawn here, or those of an uploaded file that `dicast sample` has written."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,7 +48,7 @@ class Sampling(BaseModel):
 
 
 class GivenRating(BaseModel):
-    """One rating; `score` null takes it back."""
+    """One rating; a null `score` takes it back."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,7 +59,7 @@ class GivenRating(BaseModel):
 
 
 class Finishing(BaseModel):
-    """Who is done."""
+    """The rater who is done."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -68,7 +67,7 @@ class Finishing(BaseModel):
 
 
 class RaterView(BaseModel):
-    """Who else rates, and how many ratings are there."""
+    """One rater, and how many ratings there are."""
 
     name: str
     ratings: int
@@ -76,7 +75,7 @@ class RaterView(BaseModel):
 
 
 class RatingView(BaseModel):
-    """What is to be rated: `items` in this rater's own order, and `given`, item -> dimension -> score."""
+    """What a rater has to rate: `items` in this rater's own order, and `given` ratings, item -> dimension -> score."""
 
     job: str
     dimensions: list[dict[str, JsonValue]]
@@ -87,8 +86,8 @@ class RatingView(BaseModel):
 
 
 class ItemToRate(BaseModel):
-    """What a person is shown of an item: its texts, and nothing that a judge has said. Which text of a pair is A is up
-    to chance, for each rater."""
+    """An item as it is shown to a rater: its texts, and nothing that a judge has said. Which text of a pair is A is
+    random for each rater."""
 
     id: str
     texts: dict[str, JsonValue]
@@ -106,7 +105,7 @@ class Compared(BaseModel):
 
 
 class Agreement(BaseModel):
-    """How a rater who is done agrees with the judges. `reason` says why there are no statistics."""
+    """The agreement of a rater who is done with the judges. `reason` says why there are no statistics."""
 
     rater: str
     ratings: int
@@ -116,7 +115,7 @@ class Agreement(BaseModel):
 
 
 class Forgotten(BaseModel):
-    """How many ratings were taken back, and whether there are others yet."""
+    """The number of ratings that were taken back, and whether others remain."""
 
     job: str
     ratings: int
@@ -125,7 +124,7 @@ class Forgotten(BaseModel):
 
 @router.post("/jobs/{job}/rating", status_code=201)
 def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sampling) -> RatingView:
-    """Put a sample up for rating. It stays as it is once somebody has begun."""
+    """Open a sample for rating. It stays as it is once somebody has begun."""
     report, folder = place_of(parts, claims, job)
     if sampling.path is not None:
         queue = queue_of_file(parts.dicast, report, parts.uploads.find(sampling.path))
@@ -139,13 +138,13 @@ def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sa
 
 @router.get("/jobs/{job}/rating")
 def show_rating(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery) -> RatingView:
-    """What is to be rated, and what this rater has rated."""
+    """Show what is to be rated, and what this rater has rated."""
     return _view(BlindRatings(place_of(parts, claims, job)[1]), job, rater)
 
 
 @router.get("/jobs/{job}/rating/item")
 def show_item(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery, id: ItemQuery) -> ItemToRate:
-    """The texts of a sampled item, as this rater is to see them."""
+    """Show the texts of a sampled item, as this rater should see them."""
     queue = BlindRatings(place_of(parts, claims, job)[1]).queue()
     for item in queue.items:
         if item.id == id:
@@ -158,8 +157,8 @@ def show_item(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery,
 
 @router.post("/jobs/{job}/rating/scores")
 def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) -> GivenRating:
-    """Rate an item in one dimension; what is answered is on disk. Of a pair the score is that of the sides as this
-    rater is shown them; kept is that of the item's own A and B."""
+    """Rate an item in one dimension; the rating is on disk when this is answered. The score of a pair refers to the
+    sides as this rater sees them; it is stored for the item's own A and B."""
     blind = BlindRatings(place_of(parts, claims, job)[1])
     score, queue = rating.score, blind.queue()
     if score is not None and rating.item_id in _turned(queue, rating.rater):
@@ -171,8 +170,8 @@ def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) ->
 
 @router.post("/jobs/{job}/rating/finish")
 def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing) -> Agreement:
-    """A rater is done, and rates no more. All ratings go into the job's report, once its statistics have been computed
-    with them; else the report stays as it was, and `reason` says why."""
+    """End a rater's ratings. All ratings go into the job's report, if its statistics can be computed with them; else
+    the report stays as it was, and `reason` says why."""
     _, folder = place_of(parts, claims, job)
     blind = BlindRatings(folder)
     blind.queue()
@@ -196,8 +195,8 @@ def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing)
 
 @router.post("/jobs/{job}/rating/forget")
 def forget(parts: GivenParts, claims: Submitter, job: JobName) -> Forgotten:
-    """Take back all ratings that were added to the job's report since it has ended; those that it was started with
-    stay. What people have rated here is kept, and goes into the report again with the next who is done."""
+    """Take all ratings that were added after the job's end out of its report; those that it was started with stay.
+    Ratings made here are kept, and go into the report again when the next rater is done."""
     report, folder = place_of(parts, claims, job)
     report, count = forget_ratings(folder, report)
     parts.record(claims, "rating.forget", job, details={"ratings": count})
@@ -206,7 +205,7 @@ def forget(parts: GivenParts, claims: Submitter, job: JobName) -> Forgotten:
 
 @router.get("/jobs/{job}/rating/agreement")
 def agreement(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery) -> Agreement:
-    """How a rater agrees with the judges; for who is done."""
+    """Show how a rater who is done agrees with the judges."""
     report, folder = place_of(parts, claims, job)
     blind = BlindRatings(folder)
     blind.queue()
@@ -224,7 +223,7 @@ def agreement(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery)
 
 @router.get("/jobs/{job}/rating/file", response_class=Response)
 def ratings_file(parts: GivenParts, claims: Reader, job: JobName) -> Response:
-    """All ratings so far, as `ratings:` of a job reads them."""
+    """Serve all ratings so far, in the format that `ratings:` of a job reads."""
     blind = BlindRatings(place_of(parts, claims, job)[1])
     if not blind.file.is_file():
         raise NothingToRate("nobody has rated anything of this job here")
@@ -248,12 +247,12 @@ def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
 
 
 def _turned(queue: Queue, rater: str) -> set[str]:
-    """The pairs whose sides this rater is shown the other way round; a preference's score is then the negative."""
+    """Return the pairs whose sides this rater sees swapped; the sign of a preference is reversed then."""
     return {item.id for item in queue.items if queue.turned(item, rater)}
 
 
 def _drawn(rater: str, item: str) -> bytes:
-    """Each rater goes through the items in an order of their own, the same at each return."""
+    """Return the sort key of an item: each rater has an order of their own, the same at each visit."""
     return hashlib.blake2b(f"{rater}\0{item}".encode(), digest_size=8).digest()
 
 

@@ -1,6 +1,6 @@
-"""`/jobs/{job}/report`, `opinions` and `errors`: what a finished job has brought.
+"""`/jobs/{job}/report`, `opinions` and `errors`: the results of a finished job.
 
-Files are read from this server's own results folder alone, whatever folder a report names.
+Files are read only from this server's own results folder, whatever folder a report names.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class OpinionPage(BaseModel):
 
 
 class ErrorPage(BaseModel):
-    """The same of errors: why units have no score."""
+    """Some errors, which say why units have no score. With `next` as `cursor`, the next; null if none are left."""
 
     errors: list[EvaluationError]
     next: str | None
 
 
 class NewestErrors(BaseModel):
-    """Errors of a job that runs, newest first."""
+    """Errors of a running job, newest first."""
 
     errors: list[EvaluationError]
 
@@ -74,7 +74,7 @@ _WHOLE = {"schema": {"type": "string", "format": "binary"}}
 
 @router.get("/jobs/{job}/report")
 def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
-    """The report of a job that has ended. Its `files` are paths of this interface."""
+    """Show the report of a job that has ended. Its `files` are paths of this interface."""
     found, _ = place_of(parts, claims, job)
     at = f"/jobs/{job}"
     files = {
@@ -91,9 +91,9 @@ def opinions(
     request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
     format: Format | None = None, probes: Probes = False,
 ) -> Response:  # fmt: skip
-    """The opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or by the
-    `Accept` header. Those on variants of items, judged for probes, are left out of JSON and JSONL unless `probes` asks
-    for them; in Parquet the column `probe` tells."""
+    """Serve the opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or
+    by the `Accept` header. Those on variants of items, judged for probes, are left out of JSON and JSONL unless
+    `probes` asks for them; in Parquet the column `probe` marks them."""
     wanted = format or _accepted(request, ("json", "jsonl", "parquet"))
     found, folder = place_of(parts, claims, job)
     own = found.probed > 0 and not probes
@@ -110,8 +110,8 @@ def errors(
     request: Request, parts: GivenParts, claims: Reader, job: JobName, limit: Limit = 100, cursor: Cursor = None,
     format: Literal["json", "jsonl"] | None = None, probes: Probes = False,
 ) -> Response:  # fmt: skip
-    """Why units of a job that has ended have no score: one error a unit, in pages of JSON, or all as JSONL; those of
-    variants of items if `probes` asks for them."""
+    """Serve the errors of a job that has ended, which say why units have no score: one error a unit, in pages of JSON,
+    or all as JSONL; those of variants of items only if `probes` asks for them."""
     wanted = format or _accepted(request, ("json", "jsonl"))
     found, folder = place_of(parts, claims, job)
     own = found.probed > 0 and not probes
@@ -126,7 +126,7 @@ def newest(
     parts: GivenParts, claims: Reader, job: JobName,
     limit: Annotated[int, Query(ge=1, le=100, description="how many at most")] = 20,
 ) -> NewestErrors:  # fmt: skip
-    """The newest errors of a job that runs, newest first, as far as its pages are gathered; none of one that has
+    """List the newest errors of a running job, newest first, as far as its pages are gathered; none for a job that has
     ended: `errors` has them all."""
     view = look(parts, claims, job)
     if view.state not in (JobState.RUNNING, JobState.FINISHING):
@@ -135,7 +135,7 @@ def newest(
 
 
 def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
-    """A job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
+    """Return a job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
     view, root = look(parts, claims, job), parts.dicast.settings.results_dir
     if not view.state.ended or view.state is JobState.LOST:
         raise JobNotEnded(job, view.state, "it has results")
@@ -151,7 +151,7 @@ def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
 
 
 def own_file(folder: Path, named: str) -> Path:
-    """The file of this name in a job's folder; raises `ResultsAway` if it is none."""
+    """Return the file of this name in a job's folder. Raises `ResultsAway` if there is none."""
     path = folder / Path(named).name
     if path.is_symlink() or not path.is_file():
         raise ResultsAway(f"{path} is no file")
@@ -164,7 +164,7 @@ def _whole(folder: Path, named: str, media_type: str) -> Response:
 
 
 def _own_lines(path: Path) -> Response:
-    """The lines of a file that are of the job's own items."""
+    """Return the lines of a file that are about the job's own items."""
 
     def lines() -> Iterator[bytes]:
         with path.open("rb") as file:
@@ -179,8 +179,8 @@ def _is_own(line: bytes) -> bool:
 
 
 def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None, *, own: bool) -> Response:
-    """Lines from the cursor on, as they stand in the file, or only the `own` ones: reading a page costs no more at a
-    file's end than at its beginning."""
+    """Return lines from the cursor on, unchanged, or only those about the job's own items (`own`). Reading a page costs
+    no more at a file's end than at its beginning."""
     run = f"{round(1000 * report.finished.timestamp()):x}"
     with path.open("rb") as file:
         _seek(file, run, cursor)
@@ -197,7 +197,7 @@ def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None,
 
 
 def _seek(file: IO[bytes], run: str, cursor: str | None) -> None:
-    """To where a cursor says, which is the beginning of a line of this very run."""
+    """Seek to the cursor's position, which must be the beginning of a line of this run."""
     if cursor is None:
         return
     of, _, digits = cursor.partition(".")
@@ -210,7 +210,7 @@ def _seek(file: IO[bytes], run: str, cursor: str | None) -> None:
 
 
 def _accepted(request: Request, offered: Iterable[Format]) -> Format:
-    """The first format in the Accept header that is offered; raises HTTPException 406."""
+    """Return the first format in the Accept header that is offered. Raises HTTPException 406."""
     given = request.headers.get("accept") or "*/*"
     for part in given.split(","):
         kind = _MEDIA.get(part.partition(";")[0].strip().lower())

@@ -1,4 +1,4 @@
-"""`dicast serve`: the HTTP interface on an address, until it is told to stop."""
+"""`dicast serve`: runs the HTTP interface at an address, until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dicast.workers.system.supervision import supervised_thread
 logger = logging.getLogger(__name__)
 
 STOP_S = 10
-"""How long open answers may take once the server is told to stop; event streams end at once."""
+"""How long open answers may take once the server is stopped; event streams end at once."""
 CONNECTIONS_MAX = 2048
 
 SILENT_S = 30.0
@@ -33,13 +33,13 @@ BACKLOG = 2048
 
 
 class AddressRefused(DicastError, OSError):
-    """Nobody can listen at that address."""
+    """The server cannot listen at that address."""
 
     problem = "wrong-setting"
 
 
 def check(dicast: Dicast, host: str) -> None:
-    """Raises `SettingsError` for a server that would let strangers in, or whose tokens nobody could have issued."""
+    """Raise `SettingsError` for a server that would let everybody in, or that could not verify any token."""
     settings = dicast.settings
     if not settings.require_auth and not is_loopback(host):
         raise SettingsError(
@@ -53,7 +53,7 @@ def check(dicast: Dicast, host: str) -> None:
 
 
 def configured(dicast: Dicast, host: str) -> uvicorn.Config:
-    """How uvicorn is to serve this installation. Raises `SettingsError`."""
+    """Return uvicorn's configuration for this installation. Raises `SettingsError`."""
     check(dicast, host)
     given = (dicast.settings.server_names or "").split(",")
     names = LOOPBACK_NAMES | {host.lower().strip("[]")} | {name.strip().lower() for name in given if name.strip()}
@@ -66,8 +66,8 @@ def configured(dicast: Dicast, host: str) -> uvicorn.Config:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there. The kernel ends a connection whose client takes nothing for `SILENT_S`: else one
-    could hold its place, and what is buffered for it, for ever. Raises `AddressRefused`."""
+    """Return a listening socket. The kernel ends a connection whose client takes nothing for `SILENT_S`: else a client
+    could hold its connection, and what is buffered for it, for ever. Raises `AddressRefused`."""
     try:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         made = socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -79,8 +79,8 @@ def listening(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def users_kept(dicast: Dicast) -> Iterator[None]:
-    """Sees within that the store knows exactly those nodes' users that are recorded: a fail-over or a restart of the
-    store forgets them. Several servers may do so at once."""
+    """Keep the store's users for nodes as recorded, inside the context: the store loses them in a fail-over or a
+    restart. Several servers may do so at once."""
     stopped = threading.Event()
 
     def keep() -> None:
@@ -104,8 +104,8 @@ def users_kept(dicast: Dicast) -> Iterator[None]:
 
 @contextmanager
 def counts_settled(dicast: Dicast) -> Iterator[None]:
-    """Sees within that what the audit log counts becomes lines soon after its minute is over, also when nothing more
-    happens. Several servers may do so at once."""
+    """Sum up the counts of the audit log soon after each minute, inside the context, even if nothing more happens.
+    Several servers may do so at once."""
     stopped = threading.Event()
 
     def settle() -> None:
@@ -128,7 +128,7 @@ def _given_up(name: str) -> None:
 
 
 def serve(dicast: Dicast, host: str, port: int, tell: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; `tell` somebody who sits before it where, instead of a line in the log. Raises
+    """Serve until SIGINT or SIGTERM. The address is passed to `tell`, for an interactive user, or else logged. Raises
     `SettingsError` or `AddressRefused`."""
     config = configured(dicast, host)
     with listening(host, port) as made, users_kept(dicast), counts_settled(dicast):

@@ -1,4 +1,4 @@
-"""`/session`: who asks, so that a page can show what they may do."""
+"""`/session`: the caller's identity and rights, so that a page can show what the caller may do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Anybody = Annotated[
 
 
 class Session(BaseModel):
-    """Whose token this is, and what it is for. Without tokens everybody is `local` and may do everything."""
+    """The subject of a token, and what it is for. Without tokens every caller is `local` and may do everything."""
 
     subject: str
     scopes: list[Scope]
@@ -34,7 +34,7 @@ class Session(BaseModel):
 
 @router.get("/session")
 def session(parts: GivenParts, claims: Anybody) -> Session:
-    """Whose token this is, what it is for, and when it ends."""
+    """Show whose token this is, what it is for, and when it expires."""
     return Session(
         subject=claims.subject, scopes=sorted(claims.scopes),
         pools=None if claims.pools is None else sorted(claims.pools),

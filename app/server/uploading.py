@@ -1,4 +1,4 @@
-"""`/uploads`: files of items that jobs may name."""
+"""`/uploads`: stores files of items, which jobs may name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def upload(
     claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=None, body_s=UPLOAD_S)],
     ending: Annotated[str, Query(pattern=_ENDINGS, description="what kind of file it is")],
 ) -> UploadedFile:
-    """Store a file of items: the body, as it is. The same file again is the same path."""
+    """Store the body as a file of items. The same file again has the same path."""
     length = request.headers.get("content-length", "")
     kept = await parts.uploads.take(request.stream(), ending, int(length) if length.isdecimal() else 0)
     outcome = "done" if kept.is_new else "nothing to do"

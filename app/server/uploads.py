@@ -1,7 +1,7 @@
-"""The one folder whose files a job that came over HTTP may name, and how files come there.
+"""The folder of uploads, the only one whose files a job submitted over HTTP may name.
 
 Files are named after their content, so that the same file is stored once, and no name leads anywhere else. Workers read
-them, so the folder is to be shared by all machines, as the results are.
+them, so all machines must share the folder, as they share the results.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dicast.workers.system.private_files import create, make_folder, open_or_cre
 
 PIECE_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
-"""Reserved beyond what has come, where there is room: the folder is looked through once for so much."""
+"""How much is reserved ahead, if there is room: the folder is scanned once for each such piece."""
 AHEAD_SHARE = 16
-"""Of the room that is left, no more than this part is reserved ahead."""
+"""At most this fraction of the remaining room (one part in so many) is reserved ahead."""
 LOCK_S = 20.0
 
 
@@ -40,23 +40,26 @@ class Upload:
     bytes: int
     sha256: str
     is_new: bool = True
-    """Whether there was no such file."""
+    """Whether there was no such file before."""
 
 
 class Uploads:
-    """The folder. `file_bytes` bound one file, `folder_bytes` all of them."""
+    """The folder of uploads. `file_bytes` bounds one file, `folder_bytes` all of them."""
 
     def __init__(self, folder: Path, file_bytes: int, folder_bytes: int) -> None:
         self._folder, self.file_bytes, self._folder_bytes = folder.absolute(), file_bytes, folder_bytes
 
     @property
     def folder(self) -> Path:
-        """Where the files are, with no symbolic link left in it."""
+        """The path of the folder, with symbolic links resolved."""
         return self._folder.resolve()
 
     def find(self, name: str) -> Path:
-        """The file that a job means, as an absolute path without symbolic links; raises `FileRefused` for whatever is
-        no file inside the folder, in the same words whether there is such a file elsewhere or not."""
+        """Return the file that a job names, as an absolute path without symbolic links.
+
+        Raises `FileRefused` for anything that is not a file in the folder; the message does not reveal whether such a
+        file exists elsewhere.
+        """
         root = self.folder
         try:
             found = (root / name).resolve(strict=True)
@@ -69,7 +72,7 @@ class Uploads:
         return found
 
     async def take(self, body: AsyncIterator[bytes], ending: str, announced: int = 0) -> Upload:
-        """Store a body as it comes, whole or not at all; `announced` are the bytes that it is said to have. Raises
+        """Store a body as it arrives, completely or not at all; `announced` is its announced size in bytes. Raises
         `RequestRefused`, `FolderFull`, OSError."""
         if ending not in ENDINGS:
             raise RequestRefused(f"query.ending: must be one of {', '.join(ENDINGS)}, got {ending[:20]!r}")
@@ -94,9 +97,12 @@ class Uploads:
 
 
 class _Reserved:
-    """A file that is being written: no byte of it before the folder has room for it, counted with all that others write
-    at the same time, in whichever process. The file is as long as what is reserved for it, and locked by who writes it:
-    of one whose writer is dead, the kernel has given the lock back, and whoever comes next removes the file."""
+    """A file that is being written. Each byte is written only once the folder has room for it, including what others
+    write at the same time, in any process.
+
+    The file is as long as what is reserved for it, and locked by its writer. If the writer dies, the kernel drops the
+    lock, and the next writer removes the file.
+    """
 
     def __init__(self, folder: Path, folder_bytes: int) -> None:
         self._folder, self._folder_bytes = folder, folder_bytes
@@ -108,14 +114,14 @@ class _Reserved:
         self._written = self._length = 0
 
     def write(self, digest: hashlib._Hash, piece: bytes) -> None:
-        """Raises `FolderFull`, OSError."""
+        """Append a piece and add it to the digest. Raises `FolderFull`, OSError."""
         self.reserve(self._written + len(piece))
         digest.update(piece)
         self._file.write(piece)
         self._written += len(piece)
 
     def keep(self, name: str) -> bool:
-        """Put the file in its place, as long as it is; returns whether there was none."""
+        """Truncate the file to what was written and move it to its place; returns whether there was no such file."""
         self._file.flush()
         self._file.truncate(self._written)
         os.fsync(self._file.fileno())
@@ -126,13 +132,13 @@ class _Reserved:
         return is_new
 
     def discard(self) -> None:
-        """Remove the file where it is not kept."""
+        """Remove the file unless it was kept."""
         self._path.unlink(missing_ok=True)
         self._file.close()
 
     def reserve(self, size: int) -> None:
-        """Have room for so many bytes in all; for some more, where there is plenty, so that one looks seldom. Raises
-        `FolderFull`, OSError."""
+        """Reserve room for so many bytes in all, and for some more if there is plenty, so that the folder is rarely
+        scanned. Raises `FolderFull`, OSError."""
         if size <= self._length:
             return
         with self._alone():
@@ -143,7 +149,7 @@ class _Reserved:
             self._file.truncate(self._length)
 
     def _others(self) -> int:
-        """Bytes of all other files, those that are reserved among them."""
+        """Return the size of all other files, including what is reserved."""
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -156,7 +162,7 @@ class _Reserved:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One at a time, over all processes that share the folder. Raises `FolderFull` where that takes too long."""
+        """Hold the folder's lock, across all processes that share it. Raises `FolderFull` if that takes too long."""
         end_s = time.monotonic() + LOCK_S
         with open_or_create(self._folder / ".lock") as lock:
             while not try_lock(lock):
@@ -167,7 +173,7 @@ class _Reserved:
 
 
 def _is_orphan(path: Path) -> bool:
-    """Whether nobody writes this file any more."""
+    """Return whether the file's writer is gone."""
     try:
         with path.open("rb+") as file:
             return try_lock(file)

@@ -41,8 +41,8 @@ def load_percent() -> float:
 class NodeWidth:
     """The width of one process; safe to use from any thread.
 
-    Without `rules` the width stays at `configured`. `cpu`, `load` and `clock` (s, monotonic) are called only by `look`,
-    which should be called about once a second.
+    Without `rules` the width stays at `configured`. Only `look` calls `cpu`, `load` and `clock` (s, monotonic); call
+    it about once a second.
     """
 
     def __init__(

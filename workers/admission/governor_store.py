@@ -92,8 +92,8 @@ class GovernorStore:
         self._override = client.register_script(script_text(_HERE / "governor_override.lua"))
 
     async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
-        """Read everything that a decision needs, in one step. A caller that has decided version `known`, and has read
-        up to `cursor`, gets only what is new."""
+        """Read everything that a decision needs, in one step. A caller that has decided version
+        `known`, and has read up to `cursor`, gets only what is new."""
         k = self._keys
         now, version, state, parameters, cap, override, override_for_all, cursor, refusals, entries = await self._read(
             keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.overrides],

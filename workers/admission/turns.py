@@ -9,8 +9,8 @@ from dicast.workers.admission.request import AdmittedRequest
 from dicast.workers.policy.admission import PROJECT_MAX
 
 CROWD_MAX = 256
-"""The most messages that a gate takes in addition to `HELD_MAX`, since others may stand behind them in the queue. They
-are messages of jobs at their own limit or, if several projects use the pool, of projects that fill more than their
+"""The most messages that a gate takes in addition to `HELD_MAX`, since others may stand behind them in the queue.
+They are messages of jobs at their own limit or, if several projects use the pool, of projects that fill more than their
 part."""
 JOB_LIMIT = "job_limit"
 ASIDE_S = 1.0
