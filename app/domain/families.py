@@ -28,9 +28,9 @@ _BREAK = re.compile(r"[^a-z0-9.-]+")
 
 
 def family_of(name: str, named: Mapping[str, str] | None = None) -> str | None:
-    """The family of a model, as `named` says it or else by its name; None for one that nothing is known of.
+    """Return the family of a model, from `named` or else from its name; None if it is unknown.
 
-    Of `provider/model` the model counts first: a distilled or hosted model is whose name it carries first.
+    In `provider/model` the model counts first, and the family that a distilled or hosted model is named after first.
     """
     if named and name in named:
         return named[name]

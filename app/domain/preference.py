@@ -16,11 +16,11 @@ def own_score(score: int, *, swapped: bool | None) -> int:
 
 
 def settled(scores: Mapping[int, float], *, turns: bool) -> float:
-    """One judge's score of an item from its scores by round, of which there is one at least.
+    """Return one judge's score of an item from its scores by round, of which there must be at least one.
 
-    With `turns`, each even round and the odd one behind it are the same question in both orders. Where the better text
-    turns with the order, the order decided and not the texts: that is a tie. A tie in one order leaves the other's
-    preference, as does an order without a score; else it is the mean of both. Of several replicates it is the mean.
+    With `turns`, each even round and the odd one after it are the same question in both orders. If the preferred text
+    changes with the order, the order decided and not the texts: that is a tie. A tie in one order leaves the other's
+    preference, as does an order without a score; otherwise it is the mean of both. Several replicates are averaged.
     """
     if not turns:
         return fmean(scores.values())

@@ -165,7 +165,7 @@ def test_who_never_lost_has_no_strength():
     a, b, won = np.zeros(50, dtype=int), np.ones(50, dtype=int), np.ones(50)
     assert "never won, or never lost" in str(bradley_terry(a, b, won, np.arange(50), rng))
     assert "too few" in str(bradley_terry(a[:3], b[:3], won[:3], np.arange(3), rng))
-    with pytest.raises(ValueError, match="himself"):
+    with pytest.raises(ValueError, match="itself"):
         bradley_terry(a, a, won, np.arange(50), rng)
 
 
