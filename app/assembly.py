@@ -97,7 +97,9 @@ class Services:
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
         self.lanes = Lanes(ledger, planner, self.messages, unserved, self.faults)
         announcer = Announcer(app, node.name)
-        self.gatherer = make(Gatherer)(ledger, settings.results_dir, pools, stops, announcer, _pages(settings))
+        self.gatherer = make(Gatherer)(
+            ledger, settings.results_dir, pools, stops, announcer, self.faults, _pages(settings)
+        )
 
         adoption = Adoption(self._spool, recorder, self.messages, app.process_metrics)
         recovery = Recovery(ledger, self.messages, recorder, self.gatherer, self.judge, app.epoch)

@@ -6,17 +6,19 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dicast.app.application import create_app
 from dicast.app.doctor import waiting
+from dicast.app.domain.intervals import Intervals
 from dicast.app.ledger.client import WAITS_SHOWN_MS
 from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import GatherFailed
+from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import SharedState
-from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.gather import Gathered, Gatherer
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.app.reports import files
 from dicast.workers.admission.outages import Outage
@@ -160,29 +162,32 @@ def test_a_page_published_during_the_look_is_not_blamed_on_its_queue(app: Any, m
     assert waiting.reason(app, app.ledger.status("j")) == said
 
 
-async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page stays, and so does the error: whoever sweeps tries again."""
+async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page stays: whoever sweeps tries again."""
     said: list[tuple[str, str]] = []
 
     class Books:
+        intervals = Intervals()
+
         async def lane_stages(self, job: str) -> list[int]:
             return [0]
 
         async def take_page(self, ref: Any) -> dict[int, str]:
             return {0: '{"opinion": {}}'}
 
-        async def waits(self, job: str, reason: str) -> None:
+        def attempt(self) -> str:
+            return ""
+
+        async def gather_failed(self, job: str, reason: str, *_: Any) -> GatherFailed:
             said.append((job, reason))
+            return GatherFailed(JobState.RUNNING, given_up=False)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "/r/j/parts/0.jsonl")
 
     monkeypatch.setattr(files, "write_page", full)
-    gatherer = Gatherer(Books(), "/r", None, None, None)  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="No space left"):
-        await gatherer.gather(_ref())
+    gatherer = Gatherer(Books(), "/r", None, None, None, None)  # type: ignore[arg-type]
+    assert await gatherer.gather(_ref()) == Gathered()
     assert said == [("j", "its results cannot be written: /r/j/parts/0.jsonl: No space left on device")]
 
 

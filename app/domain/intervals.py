@@ -29,6 +29,8 @@ class Intervals:
     that has died is silent (see `NodeIntervals.beacon_s`), and its work may be claimed."""
     try_every_ms: int = 10_000
     """Failures of a job that follow each other faster than this count as one try."""
+    disk_ms: int = 3_600_000
+    """A job whose pages no disk takes for this long is given up."""
     pool_seen_ms: int = 15_000
     """A pool is known to a living worker if it was announced at most this long ago."""
     pool_gone_ms: int = 120_000

@@ -169,6 +169,7 @@ class LedgerClient:
                     k.watch,
                     k.base.assigned,
                     k.board(job.id),
+                    k.kept(job.id),
                 ],
                 args=["", job.id, digest_of(job), start_in_ms, len(items), attempt, *parts],
             )
@@ -340,7 +341,7 @@ class LedgerClient:
         lanes, incarnation = self._redis.hmget(k.job(job), "lanes", "incarnation")
         if lanes is None:
             raise UnknownJob(job)
-        keys = [k.job(job), k.unfinished, k.base.clock, k.items(job), k.asking(job, incarnation or "")]
+        keys = [k.job(job), k.unfinished, k.base.clock, k.items(job), k.asking(job, incarnation or ""), k.kept(job)]
         args = ["", job, len(orjson.loads(lanes)), self._intervals.unattended_ms, secrets.token_hex(8)]
         return JobState(self._resume(keys=keys, args=args))
 
@@ -359,6 +360,7 @@ class LedgerClient:
         keys = [
             k.job(job), k.items(job), k.pages(job), k.board(job), k.continuations(job), k.trouble(job),
             k.asking(job, incarnation or self.incarnation(job) or ""), k.jobs, k.unfinished, k.bounded, k.outbox,
+            k.kept(job),
         ]  # fmt: skip
         before = str(self._redis.hget(k.job(job), "state") or "") if incarnation in ("", self.incarnation(job)) else ""
         # An empty reply means that it is gone: by this very request, if its first answer was lost.

@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
--- close_page.lua: a page whose results lie on disk leaves the store; the last one ends the job's work.
--- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned
+-- close_page.lua: a page whose results lie on disk, or are kept, is open no more; the last one ends the job's
+-- work.
+-- KEYS  1 job  2 page  3 pages  4 watch  5 the page's assignments  6 assigned  7 kept
 -- ARGV  1 lane  2 incarnation.page  3 member of watch  4 lanes  5 node  6 prefix of the nodes' beacons
+--       7 its results, to be kept in the store because no disk takes them, or '' for those that lie on disk
 -- Reply {1 if the job is to be finished, 1 if the lane wants planning}; the same to who asks again. A page with open
 -- units stays: who read its results read them from a server that knew more than this one. Its last result will have it
 -- gathered again.
@@ -9,11 +11,16 @@
 --@include assigned.lua
 --@include late.lua
 --@include planning.lua
-local job, page, pages, watch, assignments, assigned = unpack(KEYS)
-local lane, number, watch_member, lanes, node, beacons = unpack(ARGV)
+local job, page, pages, watch, assignments, assigned, kept = unpack(KEYS)
+local lane, number, watch_member, lanes, node, beacons, results = unpack(ARGV)
 if tonumber(redis.call('HGET', page, 'left') or 0) > 0 then
   redis.call('HSET', page, 'unchorded', 1)
   return {0, 0}
+end
+if results == '' then
+  redis.call('HDEL', job, 'gather_tries', 'gather_ms', 'gather_since', 'gather_failer', 'gather_answer')
+elseif redis.call('EXISTS', page) == 1 then  -- else it is closed: by this attempt before, or by who could write it
+  redis.call('HSET', kept, lane .. '|' .. number, results)
 end
 unassign_page(assignments, assigned)
 local late = redis.call('HGET', page, 'late')

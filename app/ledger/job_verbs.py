@@ -15,6 +15,7 @@ from dicast.app.ledger.keys import PageRef, new_incarnation
 from dicast.app.ledger.records import (
     Bounded,
     FinishFailed,
+    GatherFailed,
     JobRecord,
     JobStanding,
     LaneState,
@@ -124,6 +125,16 @@ class JobVerbs(Verbs):
         )  # fmt: skip
         return FinishFailed(bool(finishing), bool(given_up))
 
+    async def gather_failed(self, job: str, why: str, tries: int, over_ms: int, attempt: str = "") -> GatherFailed:
+        """Tell that a page of a job could not be written. After so many tries without any page being closed, with at
+        least `Intervals.try_every_ms` between two and `over_ms` since the first, the job is to be cancelled; one that
+        is cancelled already is not tried for."""
+        state, given_up = await self._scripts["gather_failed"](
+            keys=[self.keys.job(job), self._clock],
+            args=["", shown(why, WAITS_CHARS), self.intervals.try_every_ms, tries, over_ms, attempt or self.attempt()],
+        )
+        return GatherFailed(JobState(state) if state else None, bool(given_up))
+
     async def complete(
         self, job: str, incarnation: str, report: bytes, retention_s: int, attempt: str = "", *,
         keep_items: bool = False,
@@ -145,6 +156,7 @@ class JobVerbs(Verbs):
                     k.jobs,
                     k.bounded,
                     k.board(job),
+                    k.kept(job),
                 ],
                 args=["", job, report, retention_s, k.job(""), attempt or self.attempt(), incarnation, int(keep_items)],
             )

@@ -93,6 +93,11 @@ class LedgerKeys:
         unit got its result, revoked -> units that are"""
         return self.base.at("job", ref.job, "page", ref.incarnation, str(ref.lane), str(ref.page))
 
+    def kept(self, job: str) -> str:
+        """hash: 'lane|incarnation.page' -> its results by position, JSON; of pages that no disk took before the job was
+        given up"""
+        return self.base.at("job", job, "kept")
+
     def board(self, job: str) -> str:
         """string: a mark for each unit (app/domain/board.py), of jobs that decide by scores what is asked next"""
         return self.base.at("job", job, "board")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import orjson
 
 from dicast.app.domain.board import Board
 from dicast.app.domain.item import Item
@@ -143,14 +146,35 @@ class PageVerbs(Verbs):
         # Without the claim that brought each, which those of an earlier version's workers do not have.
         return {int(name[2:]): text[text.index("{") :] for name, text in pairs if name.startswith("r:")}
 
-    async def close_page(self, ref: PageRef, lanes: int) -> tuple[bool, bool]:
-        """Delete a page whose results are on disk; return (finish the job, plan the lane).
+    async def close_page(
+        self, ref: PageRef, lanes: int, kept: Mapping[int, str] = MappingProxyType({})
+    ) -> tuple[bool, bool]:
+        """Delete a page whose results are on disk, or are `kept` for later; return (finish the job, plan the lane).
 
         A page with open units stays: the store has lost results since the page was taken.
         """
+        results = orjson.dumps(kept, option=orjson.OPT_NON_STR_KEYS) if kept else b""
         k = self.keys
         finish, plan = await self._scripts["close_page"](
-            keys=[k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned],
-            args=[ref.lane, ref.number, str(ref), lanes, self._node, self._beacons],
-        )
+            keys=[
+                k.job(ref.job), k.page(ref), k.pages(ref.job), k.watch, k.assignments(ref), self._assigned,
+                k.kept(ref.job),
+            ],
+            args=[ref.lane, ref.number, str(ref), lanes, self._node, self._beacons, results],
+        )  # fmt: skip
         return bool(finish), bool(plan)
+
+    async def kept_pages(self, job: str, incarnation: str) -> list[PageRef]:
+        """Return the closed pages of a job whose results no disk took."""
+        places = [field.split("|") for field in await self._redis.hkeys(self.keys.kept(job))]
+        found = [(int(lane), number.split(".")) for lane, number in places]
+        return sorted(PageRef(job, incarnation, lane, int(page)) for lane, (of, page) in found if of == incarnation)
+
+    async def kept_page(self, ref: PageRef) -> dict[int, str] | None:
+        """Return the results of such a page, by position; None if it is kept no more."""
+        text = await self._redis.hget(self.keys.kept(ref.job), f"{ref.lane}|{ref.number}")
+        return None if text is None else {int(position): result for position, result in orjson.loads(text).items()}
+
+    async def forget_kept(self, ref: PageRef) -> None:
+        """Forget the results of such a page, which is on disk now."""
+        await self._redis.hdel(self.keys.kept(ref.job), f"{ref.lane}|{ref.number}")

@@ -179,6 +179,14 @@ class FinishFailed(NamedTuple):
     given_up: bool
 
 
+class GatherFailed(NamedTuple):
+    """What follows when a page could not be written: the job's state, None if it is not there, and whether the page is
+    `given_up`: the store keeps it, and the job is to be cancelled unless it is."""
+
+    state: JobState | None
+    given_up: bool
+
+
 class JobStanding(NamedTuple):
     """The progress of a job that has begun and not ended, in units."""
 

@@ -1,10 +1,10 @@
 #!lua
 -- resume.lua: an ended job is as it was submitted, except for what it has cost; what has a score is kept in its files.
--- KEYS  1 job  2 unfinished  3 clock  4 items, 5 what it has stopped asking
+-- KEYS  1 job  2 unfinished  3 clock  4 items  5 what it has stopped asking  6 kept pages
 -- ARGV  1 now_ms  2 job id  3 lanes  4 grace ms until the sweeper looks after it  5 a name of this attempt
 -- Reply its state before; nothing changes unless that is completed or cancelled. The same to who asks again.
 --@include ../../workers/store/clock.lua
-local job, unfinished, clock, items, asking = unpack(KEYS)
+local job, unfinished, clock, items, asking, kept = unpack(KEYS)
 local given_ms, job_id, lanes, grace_ms, attempt = unpack(ARGV)
 local state, resumer = unpack(redis.call('HMGET', job, 'state', 'resumer'))
 local before = string.match(resumer or '', '^(%a+) ' .. attempt .. '$')
@@ -13,7 +13,8 @@ if state ~= 'completed' and state ~= 'cancelled' then return state or '' end
 local now = lease_clock(clock, given_ms)
 redis.call('HDEL', job, 'report', 'revoked', 'expires_ms', 'outcome', 'finisher', 'started_ms', 'finished_ms',
            'published', 'done', 'scored', 'failed', 'spared', 'answerer', 'why', 'waits_for', 'waits_ms', 'stuck',
-           'failer', 'finish_tries', 'finish_ms', 'salvage')
+           'failer', 'finish_tries', 'finish_ms', 'salvage', 'gather_tries', 'gather_ms', 'gather_since',
+           'gather_failer', 'gather_answer')
 redis.call('DEL', asking)  -- what stopped it may be mended
 for lane = 0, lanes - 1 do
   -- Pages are counted on: the names of their messages and chords never come twice.
@@ -26,5 +27,6 @@ redis.call('HSET', job, 'state', 'submitted', 'resumer', state .. ' ' .. attempt
 redis.call('HINCRBY', job, 'resumed', 1)
 redis.call('PERSIST', job)
 redis.call('PERSIST', items)
+redis.call('PERSIST', kept)
 redis.call('ZADD', unfinished, now + tonumber(grace_ms), job_id)
 return state

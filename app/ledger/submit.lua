@@ -1,7 +1,7 @@
 #!lua
 -- submit.lua: a job is in the ledger whole, or not at all.
 -- KEYS  1 job  2 items  3 staged items  4 jobs  5 unfinished  6 clock  7 outbox  8 pages  9 watch
---       10 assigned  11 score board
+--       10 assigned  11 score board  12 kept pages
 -- ARGV  1 now_ms  2 job id  3 digest  4 grace ms until the sweeper looks after it  5 how many items are staged
 --       6 a name of this attempt  7... field, value of the job's hash
 -- Reply 'new' | 'same' (this very job is there) | 'other' (the id is taken by another job) | 'unstaged' (its items have
@@ -10,7 +10,7 @@
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua
 --@include assigned.lua
-local job, items, staged, jobs, unfinished, clock, outbox, pages, watch, assigned, board =
+local job, items, staged, jobs, unfinished, clock, outbox, pages, watch, assigned, board, kept =
   unpack(KEYS)
 local given_ms, job_id, digest, grace_ms, staged_count, attempt = unpack(ARGV, 1, 6)
 local fields = rest(ARGV, 7)
@@ -36,7 +36,7 @@ for _, member in ipairs(redis.call('SMEMBERS', pages)) do  -- of an earlier job 
     redis.call('ZREM', watch, job_id .. '|' .. string.gsub(place, ':', '|'))
   end
 end
-redis.call('DEL', items, pages, board)
+redis.call('DEL', items, pages, board, kept)
 redis.call('HSET', job, 'digest', digest, 'state', 'submitted', 'created_ms', created, 'submitter', attempt,
            unpack(fields))
 if redis.call('EXISTS', staged) == 1 then

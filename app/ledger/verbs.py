@@ -44,7 +44,7 @@ class Verbs:
         names = (
             "start", "open_page", "claim", "record", "defer", "take_due", "take_page", "close_page", "claim_finish",
             "complete", "find_lost", "list_claims", "release_claims", "assign", "mark_lost",
-            "ripe", "lead", "waits", "bounds", "answer", "finish_failed",
+            "ripe", "lead", "waits", "bounds", "answer", "finish_failed", "gather_failed",
         )  # fmt: skip
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
         self._name, self._numbers = secrets.token_urlsafe(4), itertools.count(1)

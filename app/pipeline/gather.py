@@ -20,20 +20,20 @@ import orjson
 from dicast.app import logs
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import Agent
-from dicast.app.domain.opinion import EvaluationError
 from dicast.app.domain.pieces import pieces
 from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, FinishFailed, JobRecord
-from dicast.app.pipeline.call import opinion_of
+from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
 from dicast.app.pipeline.inquiring import Inquiries, can_answer
-from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble, telling_of_files
+from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.places import Models, Stops
 from dicast.app.pipeline.record import retry_until_available
+from dicast.app.pipeline.unwritten import UnwrittenPages, results_of
 from dicast.app.reports import files
 from dicast.app.reports.assessing import NoLibraries
 from dicast.app.reports.finishing import keep_computed
@@ -54,6 +54,13 @@ class Announces(Protocol):
 
     def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
         """Announce the end of a job and send its continuations, by task id. Blocks; may be called twice."""
+
+
+class Cancels(Protocol):
+    """See `dicast.app.pipeline.job_faults.JobFaults`."""
+
+    async def cancel(self, job_id: str, why: str) -> None:
+        """Cancel the job with this reason, if it still exists."""
 
 
 class WritesHtml(Protocol):
@@ -82,12 +89,14 @@ class Gatherer:
     """Gathers pages and finishes jobs on one event loop."""
 
     def __init__(
-        self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces,
+        self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces, faults: Cancels,
         html: WritesHtml | None = None,
     ) -> None:  # fmt: skip
         """Without `html`, no HTML report is written."""
         self._ledger, self._results_dir = ledger, results_dir
-        self._models, self._stops, self._announcer, self._html = models, stops, announcer, html
+        self._models, self._stops, self._announcer = models, stops, announcer
+        self._faults, self._html = faults, html
+        self._unwritten = UnwrittenPages(ledger, results_dir)
         self._finishing: set[str] = set()
         self._inquiries = Inquiries(ledger)
 
@@ -98,23 +107,58 @@ class Gatherer:
         page = await self._ledger.take_page(ref) if stages else None
         if page is None:
             return Gathered()
+        kept: Mapping[int, str] | None = {}
         if page:
-            async with telling_of_files(self._ledger, ref.job):
-                await asyncio.to_thread(self._write, ref, page)
-        finish, plan = await self._ledger.close_page(ref, len(stages))
+            kept = await self._write_or_keep(ref, page)
+        if kept is None:
+            return Gathered()
+        finish, plan = await self._ledger.close_page(ref, len(stages), kept)
         if finish:
             return Gathered(finish=True)
         if await self._ledger.asks(ref.job):  # all lanes wait for each other's pages
             return Gathered(later=range(len(stages)))
         return Gathered(False, plan, [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]])
 
-    def _write(self, ref: PageRef, page: dict[int, str]) -> None:
-        opinions, errors = [], []
-        for _, text in sorted(page.items()):
-            result = orjson.loads(text)
-            opinions.append(opinion_of(result))
-            if "error" in result:
-                errors.append(EvaluationError.model_construct(**result["error"]))
+    async def _write_or_keep(self, ref: PageRef, page: dict[int, str]) -> Mapping[int, str] | None:
+        """Write a page; return what the store has to keep because no disk takes it ({} if it is written), or None if it
+        is to be tried again.
+
+        An error that lasts is shown to those who watch the job. After an hour for the disk, or five tries for anything
+        else, the job is cancelled with that reason. The pages of a cancelled job wait for no disk: the store keeps them
+        until the job is finished or resumed.
+        """
+        try:
+            await asyncio.to_thread(self._write, ref, page)
+        except Exception as error:  # whatever it is, its job must end
+            if is_away(error):
+                raise
+            if not await self._tell_unwritten(ref, error):
+                return None
+            if isinstance(error, OSError):
+                return page
+        else:
+            return {}
+        try:
+            await asyncio.to_thread(self._write, ref, page, salvage=True)
+        except Exception:
+            logger.exception("page %s is kept in the store", ref, extra={"job": ref.job})
+            return page
+        return {}
+
+    async def _tell_unwritten(self, ref: PageRef, error: Exception) -> bool:
+        """Record that a page could not be written; return whether it is given up, and with it the job."""
+        why, attempt = files_trouble(error), self._ledger.attempt()
+        over_ms = self._ledger.intervals.disk_ms if isinstance(error, OSError) else 0
+        failed = await retry_until_available(lambda: self._ledger.gather_failed(ref.job, why, TRIES, over_ms, attempt))
+        told = None if isinstance(error, OSError) else error
+        where = "is kept in the store" if failed.given_up else "cannot be written"
+        logger.error("page %s %s: %s", ref, where, why, exc_info=told, extra={"event": "gather_failed", "job": ref.job})
+        if failed.given_up and failed.state is JobState.RUNNING:
+            await self._faults.cancel(ref.job, why)
+        return failed.given_up
+
+    def _write(self, ref: PageRef, page: dict[int, str], *, salvage: bool = False) -> None:
+        opinions, errors = results_of(page, salvage=salvage)
         files.write_page(self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page, opinions, errors)
 
     async def finish(self, job_id: str) -> bool:
@@ -165,6 +209,7 @@ class Gatherer:
             header = await self._header(job, record)
             await self._keep_items(job)
             try:
+                await self._write_kept(job, record)
                 report, keep_items = await asyncio.to_thread(self._filed, job, record, header), False
             except files.RunChanged:  # another has ended the job meanwhile, and it was resumed
                 return False
@@ -195,7 +240,9 @@ class Gatherer:
 
         kept = await tried(lambda: self._keep_items(job))
         header = await tried(lambda: self._header(job, record)) or await self._header(job, record, answered=False)
-        report = await tried(lambda: asyncio.to_thread(self._filed, job, record, header, salvage=True))
+        report = None
+        if await tried(lambda: self._write_kept(job, record)):  # else they would be missing in a report that is there
+            report = await tried(lambda: asyncio.to_thread(self._filed, job, record, header, salvage=True))
         if report is None:
             report = files.unfiled_report(self._results_dir, job.id, header)
         return report, not kept
@@ -265,6 +312,12 @@ class Gatherer:
             with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
                 pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
                 await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages)
+        return True
+
+    async def _write_kept(self, job: JobRecord, record: Mapping[str, str]) -> bool:
+        """Write the pages that the store has kept because no disk took them. Returns True."""
+        begun = "started_ms" in record  # else they are of the run before
+        await self._unwritten.write(job, job.resumed if begun else job.resumed - 1)
         return True
 
     async def announce(self, job_id: str) -> None:

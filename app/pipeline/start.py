@@ -23,6 +23,7 @@ from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.rated import Ratings
 from dicast.app.pipeline.recovery import Recovery
+from dicast.app.pipeline.unwritten import UnwrittenPages
 from dicast.app.reports.assessing import SCORES, NoLibraries
 from dicast.app.reports.folders import begin
 from dicast.app.reports.resuming import read_items, set_aside
@@ -68,6 +69,7 @@ class Preparation:
         self._ledger, self._submitted, self._results_dir = ledger, submitted, results_dir
         self._ratings = Ratings(ledger, results_dir)
         self._arranging = Arranging(ledger, results_dir)
+        self._unwritten = UnwrittenPages(ledger, results_dir)
 
     async def prepare(self, job: JobRecord) -> None:
         """Make the folder of a job that is about to start, with people's ratings, and with its items if they have to be
@@ -85,6 +87,7 @@ class Preparation:
         await self._arranging.arrange(job)
         if not job.resumed:
             return
+        await self._unwritten.write(job, job.resumed - 1)
         waits = partial(self._submitted.awaits_start, job.id)
         await asyncio.to_thread(partial(set_aside, *place, waits=waits, run=job.resumed))
         if arrangement_of(job.spec).needed or isinstance(job.spec.items, ItemSource):

@@ -127,6 +127,19 @@ def write_page(
         file.writelines([counts, b"\n", *opinion_lines, *error_lines])
 
 
+def write_kept_page(
+    results_dir: str | Path, job_id: str, incarnation: str, lane: str, page: int, opinions: Iterable[Opinion],
+    errors: Iterable[EvaluationError], *, run: int,
+) -> None:  # fmt: skip
+    """Write a page of the `run`-th run that had been kept elsewhere. Raises `RunChanged` when a later run has begun,
+    whose files it must not be among; OSError."""
+    folder = own_folder(results_dir, job_id, incarnation)
+    make_folder(folder)
+    with writing(folder):
+        _check_place(folder, job_id, run)
+        write_page(results_dir, job_id, incarnation, lane, page, opinions, errors)
+
+
 def read_page(
     results_dir: str | Path, job_id: str, incarnation: str, lane: str, page: int
 ) -> list[dict[str, Any]] | None:

@@ -172,6 +172,7 @@ class _Quiet:
         return 0
 
     def announce(self, *_: Any) -> None: ...
+    async def cancel(self, *_: Any) -> None: ...
 
 
 class _Desk:
@@ -188,7 +189,7 @@ class _Desk:
         claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
         asker = Asker(pools, _Secret(), settler, KeptImages(str(folder)), AsyncRenderer())
         self._judge = Judge(JobCache(ledger), claimer, asking, pools, asker, settler)
-        self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet)
+        self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet, quiet)
 
     async def job(self, name: str) -> Counts:
         """Plan, publish, judge and gather a job's first window."""

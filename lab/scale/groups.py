@@ -35,7 +35,7 @@ class Home(StrEnum):
 
 
 HOMES: Mapping[Home, str] = {
-    Home.JOB: """job items staging continuations pages page board assignments asking trouble alias assigned taken
+    Home.JOB: """job items staging continuations pages page kept board assignments asking trouble alias assigned taken
         jobs unfinished bounded watch due outbox""",
     Home.POOL: """governor events counters changes exhausted rechecked known_pools overrides leases holders open
         job_limits rates waiting short freed""",

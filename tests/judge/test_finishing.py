@@ -12,8 +12,9 @@ import pytest
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.states import JobState
+from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES
+from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, JobFaults
 from dicast.app.pipeline.plan import Ahead, Planner
 from dicast.app.pipeline.start import Preparation
 from dicast.app.reports import files
@@ -35,7 +36,8 @@ class Stage:
         self.one, self.two = (self.gatherer(ledger, self.results) for ledger in (bench.one, bench.two))
 
     def gatherer(self, ledger: Ledger, results: Path) -> Gatherer:
-        return Gatherer(ledger, str(results), self.desk.pools, self.desk.asking, self)
+        faults = JobFaults(Troubles(self.bench.asyncs, KEYS), self.bench.client)
+        return Gatherer(ledger, str(results), self.desk.pools, self.desk.asking, self, faults)
 
     def announce(self, job_id: str, end: Any, continuations: Any) -> None:
         self.told.append(end.report["status"])

@@ -44,7 +44,7 @@ class World:
         self.bench, self.started, self.told = bench, asyncio.Event(), []
         bench.one.intervals = Intervals(elsewhere_s=0.01)
         judge = desk(Scripted())
-        gatherer = Gatherer(bench.one, str(folder), judge.pools, judge.asking, self)
+        gatherer = Gatherer(bench.one, str(folder), judge.pools, judge.asking, self, self)
         terms = Terms(bench.registry, SimpleNamespace(max_concurrent_llm_calls=5))  # type: ignore[arg-type]
         lanes = Lanes(bench.one, None, self, None, None)  # type: ignore[arg-type]
         preparation = Preparation(bench.one, bench.client, str(folder))

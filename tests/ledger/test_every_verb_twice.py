@@ -148,6 +148,34 @@ async def finish_failed(ledger, tries=5):
     return await ledger.finish_failed("j", "a full disk", tries, tries)
 
 
+KEPT = {0: '{"x":1}'}
+
+
+async def unwritable(stage):
+    await whole(stage)
+    await gather_failed(stage.one)
+
+
+async def gather_failed(ledger, tries=5):
+    return await ledger.gather_failed("j", "a full disk", tries, 0)
+
+
+async def given_up(stage):
+    await unwritable(stage)
+    stage.client.cancel("j", "a full disk")
+
+
+async def kept(stage):
+    await given_up(stage)
+    assert await stage.one.close_page(REF, 1, KEPT) == (True, False)
+
+
+async def ended_with_kept(stage):
+    await kept(stage)
+    await stage.one.complete("j", NOW, b"{}", 60)
+    await stage.one.announced("j")
+
+
 async def resumed(stage):
     await completed(stage)
     stage.client.resume("j")
@@ -389,6 +417,20 @@ CASES = [
     ("close_page", whole, lambda s: s.one.close_page(REF, 1)),
     ("close_page", whole_but_late, lambda s: s.one.close_page(REF, 1)),
     ("close_page", more_to_come, lambda s: s.one.close_page(REF, 1)),
+    ("close_page", unwritable, lambda s: s.one.close_page(REF, 1)),
+    ("close_page", unwritable, lambda s: s.one.close_page(REF, 1, KEPT)),
+    ("close_page", given_up, lambda s: s.one.close_page(REF, 1, KEPT)),
+    ("close_page", kept, lambda s: s.two.close_page(REF, 1, KEPT)),
+    ("gather_failed", whole, lambda s: gather_failed(s.one)),
+    ("gather_failed", whole, lambda s: gather_failed(s.one, tries=1)),
+    ("gather_failed", unwritable, lambda s: gather_failed(s.two)),
+    ("gather_failed", given_up, lambda s: gather_failed(s.one)),
+    ("gather_failed", completed, lambda s: gather_failed(s.one)),
+    ("gather_failed", nothing, lambda s: gather_failed(s.one)),
+    ("forget_kept", kept, lambda s: s.one.forget_kept(REF)),
+    ("complete", kept, lambda s: s.one.complete("j", NOW, b"{}", 60)),
+    ("resume", ended_with_kept, lambda s: s.client.resume("j")),
+    ("delete", ended_with_kept, lambda s: s.client.delete("j")),
     ("find_lost", page_open, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("find_lost", stands_still, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
     ("find_lost", whole, lambda s: s.one.find_lost(REF, 1, queue_empty=True)),
@@ -414,7 +456,7 @@ READS = {
     "awaits_start", "older", "count_unfinished",
     "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
     "named", "calls_again", "incarnation", "unfinished_pools", "is_revoked", "board", "first_pages", "described",
-    "asks", "asked", "standings",
+    "asks", "asked", "standings", "kept_pages", "kept_page",
 }  # fmt: skip
 
 

@@ -196,7 +196,7 @@ async def test_the_waiters_of_a_lost_job_are_told_by_whoever_comes(bench):
     """The one that recorded the loss may die, or lose the answer, before it has told anybody."""
     told = []
     announcer = SimpleNamespace(announce=lambda job, end, _: told.append((job, end.lost)))
-    gatherer = Gatherer(bench.two, "", None, None, announcer)
+    gatherer = Gatherer(bench.two, "", None, None, announcer, None)
     facts = {"project": "p", "units": "4", "created_ms": "1"}
     assert await bench.one.mark_lost("j", facts, 60)
     for job in await bench.two.unannounced():

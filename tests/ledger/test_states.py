@@ -194,6 +194,8 @@ async def test_every_state_leads_to_an_end_and_from_there_on_again(bench: Any, s
         "stuck",
         "salvage",
         "finish_tries",
+        "gather_tries",
+        "gather_failer",
         "failer",
         "finisher",
         "revoked",

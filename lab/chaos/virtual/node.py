@@ -128,11 +128,11 @@ class VirtualNode:
         asker = Asker(self, SimSecret(), settler, KeptImages(""), AsyncRenderer())
         claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
         self.judge = Judge(self.jobs, claimer, asking, self, asker, settler)
-        self.gatherer = SimGatherer(self.ledger, results, self, stops, self)
-        self.gatherer.pages = world.pages
-        self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
         troubles, submitted = Troubles(client, world.keys), LedgerClient(Direct(world, self), world.keys)
         self.faults = JobFaults(troubles, submitted)
+        self.gatherer = SimGatherer(self.ledger, results, self, stops, self, self.faults)
+        self.gatherer.pages = world.pages
+        self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
         unserved = Unserved(troubles, self.judge, self.messages, shape.pools)
         planner = Planner(self.ledger, self, stops, Ahead(2.0, shape.page_max), results)
         self.lanes = Lanes(self.ledger, planner, self.messages, unserved, self.faults)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,19 @@ class SimGatherer(Gatherer):
     pages: dict[PageRef, dict[int, str]]
     full: Callable[[], bool] = staticmethod(lambda: False)
     """Whether the disk has room for pages, and for no job's files."""
+    takes_no_page: Callable[[], bool] = staticmethod(lambda: False)
 
-    def _write(self, ref: PageRef, page: dict[int, str]) -> None:
+    def _write(self, ref: PageRef, page: dict[int, str], *, salvage: bool = False) -> None:
         if self.pages.setdefault(ref, page) != page:
             self.differs(ref)
-        super()._write(ref, page)
+        if self.takes_no_page():
+            raise OSError(NO_SPACE, os.strerror(NO_SPACE), str(ref))
+        super()._write(ref, page, salvage=salvage)
+
+    async def _write_kept(self, job: JobRecord, record: Mapping[str, str]) -> bool:
+        if self.takes_no_page() and await self._ledger.kept_pages(job.id, job.incarnation):
+            raise OSError(NO_SPACE, os.strerror(NO_SPACE), "results")
+        return await super()._write_kept(job, record)
 
     def differs(self, ref: PageRef) -> None:
         raise NotImplementedError

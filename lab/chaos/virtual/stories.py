@@ -4,18 +4,22 @@ forgets. Each is a story, told anew with each seed."""
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import orjson
+
+from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.states import JobState
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.faults import Faults
 from lab.chaos.virtual.jobs import SimJob, a_job
-from lab.chaos.virtual.node import Shape
+from lab.chaos.virtual.node import Shape, VirtualNode
 from lab.chaos.virtual.scene import Scene, SeedResult
-from lab.chaos.virtual.world import Answers, Odds
+from lab.chaos.virtual.world import Answers, Odds, VirtualPlace
 
 LOOK_S = 0.5
 ENDS_WITHIN_S = 60.0
@@ -301,6 +305,64 @@ class Unfinishable(Story):
         self.end()
 
 
+class Ungatherable(Story):
+    """For a time no disk takes a page: until it is well again, or the job is cancelled, or given up; a worker may die
+    meanwhile. Then the job goes on, and what had a score is not called again."""
+
+    pools = ("p",)
+    given_up_ms = 30_000
+
+    def tell(self) -> None:
+        self.submit(self.a_job("j", most_items=8))
+        self.allowed["j"] = Allowed(again=True, errors=frozenset({"cancelled"}))
+        self.full, self.calls_before = False, 0
+        self.scored = set[VirtualPlace]()
+        self.at(self.chance.uniform(0, 3), self._fill)
+        if self.chance.random() < 0.5:
+            faults = Faults(self, self.chance)
+            self.at(self.chance.uniform(1, 30), faults.kill)
+            self.at(self.chance.uniform(1, 40), lambda: self.bear(self.first))
+
+    def bear(self, shape: Shape | None = None) -> VirtualNode:
+        node = super().bear(shape)
+        node.gatherer.takes_no_page = lambda: self.full
+        node.ledger.intervals = replace(STANDARD, disk_ms=self.given_up_ms)
+        return node
+
+    def _fill(self) -> None:
+        self.full, way = True, self.chance.choice(["heals", "cancelled", "given up"])
+        self.note(f"disk takes no page, {way}")
+        if way == "heals":
+            self.world.later(self.chance.uniform(1, 40), self._heal)
+        elif way == "cancelled":
+            self.world.later(self.chance.uniform(1, 40), lambda: self.caller.cancel("j"))
+        self.when(self._ended, self._again)
+
+    def _heal(self) -> None:
+        self.full = False
+
+    def _ended(self) -> bool:
+        return (state := self.state("j")) is not None and state.ended and self.at_rest()
+
+    def _again(self) -> None:
+        self._heal()
+        self.calls_before = len(self.world.calls)
+        for page in self.world.pages.values():
+            for opinion in (orjson.loads(text)["opinion"] for text in page.values()):
+                if opinion.get("score") is not None:
+                    call = self.world.calls[int(re.findall(r"\d+", opinion["argument"])[0])]
+                    self.scored |= {p for p in call.places if f"d{p.dimension}" == opinion["criterion_id"]}
+        if self.state("j") is JobState.CANCELLED:
+            self.resume("j")
+        self.end()
+
+    def judge(self) -> None:
+        super().judge()
+        called = {place for call in self.world.calls[self.calls_before :] for place in call.places}
+        if again := called & self.scored:
+            self.world.fail(f"scored units are kept: {sorted(again)[:3]} were called again")
+
+
 class CancelledUnserved(Story):
     """A job is cancelled while nobody serves a pool of its; it ends, and goes on when somebody does."""
 
@@ -330,6 +392,6 @@ STORIES: dict[str, type[Story]] = {
     story.__name__: story
     for story in (
         PoolGone, PoolNew, LimitChanged, FileGone, SameIdAfterFlush, SameIdAfterRetention, LostWrites, TwoHeirs,
-        HalfDisk, AtMostOnce, ClockBack, Unfinishable, CancelledUnserved,
+        HalfDisk, AtMostOnce, ClockBack, Unfinishable, Ungatherable, CancelledUnserved,
     )
 }  # fmt: skip
