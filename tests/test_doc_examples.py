@@ -18,7 +18,7 @@ import yaml
 
 from dicast import load_job
 from dicast.app.cli.plan import first_unit
-from tests.e2e.cluster import ROOT, Cluster, Simulated
+from tests.e2e.cluster import ROOT, Cluster, one_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -90,16 +90,10 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Cluster]:
-    folder, provider = tmp_path_factory.mktemp("documents"), Simulated("--latency", "0.01")
-    cluster = Cluster(folder, f"{redis_server}?db=11", POOLS.format(url=provider.base_url))
+    folder = tmp_path_factory.mktemp("documents")
     write_side_files(folder)
-    try:
-        cluster.app.store.flushdb()
-        cluster.worker()
+    with one_worker(folder, f"{redis_server}?db=11", POOLS, "--latency", "0.01") as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        provider.stop()
 
 
 def write_side_files(folder: Path) -> None:

@@ -5,6 +5,7 @@ What happened is read from the provider's own count, the ledger, the files and t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -170,6 +171,20 @@ class Cluster:
         for worker in self.workers:
             worker.stop()
         self.app.close()
+
+
+@contextlib.contextmanager
+def one_worker(folder: Path, redis_url: str, pools: str, *provider: str, **settings: str) -> Iterator[Cluster]:
+    """Yield a cluster on an empty database, with one worker and a simulated provider that has these options and whose
+    address stands for `{url}` in the pools. All of it is stopped at the end, whatever happened."""
+    with contextlib.ExitStack() as parts:
+        simulated = Simulated(*provider)
+        parts.callback(simulated.stop)
+        cluster = Cluster(folder, redis_url, pools.format(url=simulated.base_url), **settings)
+        parts.callback(cluster.stop)
+        cluster.app.store.flushdb()
+        cluster.worker()
+        yield cluster
 
 
 def a_job(agents: int = 3, dimensions: int = 10, items: int = 1, pool: str = "", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated, a_job
+from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, one_worker
 from tests.e2e.conftest import POOL
 
 pytestmark = pytest.mark.slow
@@ -37,27 +37,20 @@ WAIT_S = {DEADLINE_S}
 
 
 @pytest.fixture(scope="module")
-def one_worker(tmp_path_factory, redis_server):
-    folder, provider = tmp_path_factory.mktemp("canvas"), Simulated()
-    cluster = Cluster(folder, f"{redis_server}?db=15", POOL.format(url=provider.base_url))
-    try:
-        cluster.app.store.flushdb()
-        cluster.worker()
+def installation(tmp_path_factory, redis_server):
+    with one_worker(tmp_path_factory.mktemp("canvas"), f"{redis_server}?db=15", POOL) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        provider.stop()
 
 
 @pytest.fixture
-def program(one_worker):
+def program(installation):
     """Runs a program beside the worker; gives what it tells, or the last line of its error."""
 
     def run(code):
         command = [sys.executable, "-c", PRELUDE + dedent(code)]
         done = subprocess.run(
             command,
-            env=one_worker.environ,
+            env=installation.environ,
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -22,24 +22,26 @@ def asked_job() -> JobRecord:
     return JobRecord("j", job, lanes([("p",)] * 2, 1, 1, [False] * 2), 2 * ITEMS, 5, None, "n")
 
 
-def board_of(job: JobRecord, *marks: tuple[int, int]) -> Board:
+def board_of(job: JobRecord, *marks: tuple[int, int], first: int = 0) -> Board:
     data = b"".join(bytes(divmod(mark, 128)) for of_item in marks for mark in of_item)
     assert len(data) == len(marks) * job.layout.units_per_item * MARK_BYTES
-    return Board(job.layout, [1], 0, len(marks), data)
+    return Board(job.layout, [1], first, len(marks), data)
 
 
 def scored(score: int) -> int:
     return mark_of(score, 1)
 
 
+@pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("unit", [0, 1])
-def test_an_item_that_takes_long_holds_back_those_behind_it(unit: int) -> None:
+def test_an_item_that_takes_long_holds_back_those_behind_it(unit: int, first: int) -> None:
     """Or what is slow to judge, say because it is long, would count less than what is quick."""
     job = asked_job()
     slow = [scored(9), scored(9)]
     slow[unit] = OPEN
-    board = board_of(job, (scored(2), scored(4)), (slow[0], slow[1]), (scored(5), scored(5)), (scored(6), scored(6)))
-    assert _complete(job, board) == [3.0]
+    quick = (scored(5), scored(5))
+    board = board_of(job, (scored(2), scored(4)), (scored(4), scored(4)), (slow[0], slow[1]), quick, quick, first=first)
+    assert _complete(job, board) == [3.0, 4.0]
 
 
 def test_an_item_that_no_judge_has_scored_keeps_its_place() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dicast.app.application import create_app
-from tests.e2e.cluster import Cluster, Simulated, a_job, until
+from tests.e2e.cluster import Cluster, a_job, one_worker, until
 from tests.page.conftest import Watched
 from tests.server.serving import client, served
 
@@ -23,19 +23,13 @@ base_url = "{url}/v1"
 
 @pytest.fixture
 def live(tmp_path: Path, redis_url: str) -> Iterator[tuple[Cluster, str]]:
-    provider = Simulated("--latency", "0.3")
-    cluster = Cluster(
-        tmp_path, redis_url, POOL.format(url=provider.base_url), DICAST_REQUIRE_AUTH="false",
-        DICAST_UPLOAD_DIR=str(tmp_path / "uploads"),
-    )  # fmt: skip
-    settings = {name: value for name, value in cluster.environ.items() if name not in os.environ}
-    try:
-        cluster.worker()
+    uploads = str(tmp_path / "uploads")
+    with one_worker(
+        tmp_path, redis_url, POOL, "--latency", "0.3", DICAST_REQUIRE_AUTH="false", DICAST_UPLOAD_DIR=uploads
+    ) as cluster:
+        settings = {name: value for name, value in cluster.environ.items() if name not in os.environ}
         with served(create_app(settings)) as address:
             yield cluster, address
-    finally:
-        cluster.stop()
-        provider.stop()
 
 
 @pytest.mark.slow

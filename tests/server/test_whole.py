@@ -16,7 +16,7 @@ import pytest
 from dicast.app.access.scopes import Scope
 from dicast.app.reports.files import read_report
 from dicast.app.reports.html.page import NAME, write_report
-from tests.e2e.cluster import ROOT, Cluster, Simulated, until
+from tests.e2e.cluster import ROOT, Cluster, one_worker, until
 from tests.server.serving import POOLS, SECRET, client, problem, served
 from tests.server.test_events import told
 
@@ -26,17 +26,12 @@ DOCUMENT = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator[Cluster]:
-    provider, folder = Simulated("--latency", "0.05", "--sigma", "0"), tmp_path_factory.mktemp("whole")
-    made = Cluster(
-        folder, module_url, POOLS.format(url=provider.base_url), DICAST_TOKEN_SECRET=SECRET,
+    folder = tmp_path_factory.mktemp("whole")
+    with one_worker(
+        folder, module_url, POOLS, "--latency", "0.05", "--sigma", "0", DICAST_TOKEN_SECRET=SECRET,
         DICAST_UPLOAD_DIR=str(folder / "uploads"), DICAST_SERVER_RATE="100000",
-    )  # fmt: skip
-    try:
-        made.worker()
-        yield made
-    finally:
-        made.stop()
-        provider.stop()
+    ) as cluster:  # fmt: skip
+        yield cluster
 
 
 @pytest.fixture(scope="module")

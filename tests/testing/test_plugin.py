@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated
+from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, one_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 JOB = """
@@ -21,21 +21,14 @@ dimensions:
   - {id: clear, instructions: Is it clear?}
   - {id: sound, instructions: Is it true?}
 """
+POOLS = '[pools.sim]\nprovider = "simulated"\nbase_url = "{url}/v1"\n'
 Tests = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Cluster]:
-    folder, provider = tmp_path_factory.mktemp("plugin"), Simulated("--latency", "0.02")
-    pools = f'[pools.sim]\nprovider = "simulated"\nbase_url = "{provider.base_url}/v1"\n'
-    cluster = Cluster(folder, f"{redis_server}?db=14", pools)
-    try:
-        cluster.app.store.flushdb()
-        cluster.worker()
+    with one_worker(tmp_path_factory.mktemp("plugin"), f"{redis_server}?db=14", POOLS, "--latency", "0.02") as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        provider.stop()
 
 
 @pytest.fixture
