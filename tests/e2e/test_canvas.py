@@ -119,21 +119,21 @@ def test_a_job_of_another_id_can_be_waited_for_under_both(program):
     assert ours == its_own
 
 
-def test_a_job_waits_for_its_time(program, one_worker):
+def test_a_job_waits_for_its_time(program, installation):
     before = program("""
         before = app.ledger.wall_ms()
         evaluate.apply_async((job(id="later"),), countdown=3).get(timeout=WAIT_S)
         tell(before)
     """)
-    assert one_worker.app.ledger.status("later").started_ms >= before + 3000
+    assert installation.app.ledger.status("later").started_ms >= before + 3000
 
 
-def test_a_job_that_is_not_started_in_time_is_revoked(program, one_worker):
+def test_a_job_that_is_not_started_in_time_is_revoked(program, installation):
     told = program("""
         evaluate.apply_async((job(id="late"),), eta=app.now() + timedelta(seconds=3), expires=1).get(timeout=WAIT_S)
     """)
     assert told == "celery.exceptions.TaskRevokedError: expired"
-    assert one_worker.app.ledger.status("late").counters["calls"] == 0
+    assert installation.app.ledger.status("late").counters["calls"] == 0
 
 
 def test_a_job_may_be_sent_by_name(program):
@@ -165,7 +165,7 @@ def test_a_job_may_be_sent_by_name(program):
         "TypeError: evaluate cannot run eagerly: a job needs workers; use evaluate.delay(job), or `dicast run --local`",
     ),
 ])  # fmt: skip
-def test_what_cannot_be_done_is_refused_with_a_reason(program, one_worker, code, told):
-    before = len(list(one_worker.app.ledger.jobs()))
+def test_what_cannot_be_done_is_refused_with_a_reason(program, installation, code, told):
+    before = len(list(installation.app.ledger.jobs()))
     assert program(code) == told
-    assert len(list(one_worker.app.ledger.jobs())) == before
+    assert len(list(installation.app.ledger.jobs())) == before
