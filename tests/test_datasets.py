@@ -334,6 +334,16 @@ def test_parquet_columns_become_json(tmp_path: Path) -> None:
     orjson.dumps(item.metadata)
 
 
+def test_an_object_called_metadata_is_the_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "t", "lang": "de", "metadata": {"author": "ada"}}\n')
+    (item,) = pages(source(path), 1)
+    assert item.metadata == {"lang": "de", "author": "ada"}
+    path.write_text('{"text": "t", "lang": "de", "metadata": {"lang": "en"}}\n')
+    with pytest.raises(DatasetError, match="lang: stands in the row and in its metadata"):
+        pages(source(path), 1)
+
+
 def test_parquet_texts_that_are_no_text(tmp_path: Path) -> None:
     offsets = b"".join(end.to_bytes(4, "little") for end in (0, 1, 2))
     bad = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(b"a\xff")])

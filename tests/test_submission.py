@@ -132,3 +132,14 @@ def test_a_job_that_demands_labels_goes_only_to_pools_that_do(app):
         app.prepared(a_job({"pool": "eu"}, labels={"region": "us"}))
     with pytest.raises(InvalidJob, match="labels"):
         app.prepared(a_job({"pool": "eu"}, labels={"region": "e u"}))
+
+
+def test_an_item_may_hold_as_much_text_as_the_bound_says(environ):
+    app = create_app({**environ, "DICAST_MAX_TEXT_BYTES": "1000"})
+    try:
+        fits, over = ({"id": "i", "text": "x" * size} for size in (1000, 1001))
+        assert app.prepared({**a_job({}), "items": [fits]}).job.items[0].text_bytes == 1000
+        with pytest.raises(JobRefused, match="'i' holds 1001 bytes of text, at most 1000"):
+            app.prepared({**a_job({}), "items": [over]})
+    finally:
+        app.close()

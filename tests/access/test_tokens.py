@@ -192,6 +192,11 @@ def test_what_cannot_be_issued(tokens, given, complaint):
     assert tokens.list() == []
 
 
+def test_a_token_may_be_good_for_a_second(tokens):
+    assert tokens.issue("me", [Scope.JOB_READ], ttl_s=1)
+    assert [token.subject for token in tokens.list()] == ["me"]
+
+
 def test_what_a_job_may_use_is_told(tokens):
     token = tokens.issue("me", [Scope.JOB_SUBMIT], ttl_s=60, pools=["b", "a"], labels=[])
     claims = tokens.verify(token, Scope.JOB_SUBMIT)

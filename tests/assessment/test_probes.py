@@ -72,6 +72,18 @@ def test_what_cannot_be_said(changes: Any, reason: str) -> None:
     assert any(reason in (probe.effect.reason or "") and probe.p is None for probe in of.probes)
 
 
+def test_five_marked_items_that_people_rated_are_enough() -> None:
+    def formatting(marked: int) -> list[str]:
+        marks = np.zeros(ITEMS)
+        marks[:marked] = 1.0
+        return [
+            probe.effect.reason or "" for probe in probed(1, formatting=marks).probes if probe.probe == "formatting"
+        ]
+
+    assert formatting(5) == ["", "", ""]
+    assert all("fewer than 5 of the rated items" in reason for reason in formatting(4))
+
+
 @pytest.mark.parametrize(
     ("text", "marked"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 from dicast.app.assessment.probe_words import probe_lines
 from dicast.app.assessment.spared import spared_words
+from dicast.app.assessment.telling import how_far
 from dicast.app.assessment.words import (
     calibrated_words,
     label_words,
@@ -314,3 +315,10 @@ def test_the_order_and_the_length_are_told() -> None:
     assert list(probe_lines([order])) == [
         "The judge 'a' gives 0.30 points less (0.10 to 0.50) when the dimensions come in reverse order."
     ]
+
+
+@pytest.mark.parametrize("effect, said", [
+    (fig(0.8, 0.5, 1.1), "0.80 points more (0.50 to 1.10)"), (fig(-0.8, -1.1, -0.5), "0.80 points less (0.50 to 1.10)"),
+])  # fmt: skip
+def test_how_far_a_judge_is_moved_is_told_with_its_side(effect: Figure, said: str) -> None:
+    assert how_far(effect) == said

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from dicast.app.assessment.assess import assess
 from dicast.app.assessment.scores import DimensionScores, JobScores, Kinship, Labels, People
+from dicast.app.assessment.trying import paired
 from dicast.app.domain.judge_statistics import DimensionStatistics, ProbeStatistics
+from dicast.app.statistics.estimates import Estimate
 from lab.statistics.probes import Bent, a_probed_job
 from tests.assessment.test_assess import checked, dimension, holds
 
@@ -126,6 +129,14 @@ def kin(
     names = tuple("xyz"[: len(biases)])
     kinship = Kinship(Labels(tuple(authors), code), changes.get("judges", tuple("abc"[: len(biases)])))
     return checked(assess(JobScores(items, names, (of,), kinship=kinship)))
+
+
+def test_the_p_of_a_probe_is_that_of_the_paired_t_test() -> None:
+    differences = np.random.default_rng(1).normal(0.3, 1.0, 25)
+    found, p = paired(differences, np.arange(25))
+    truth = scipy.stats.ttest_1samp(differences, 0.0)
+    assert isinstance(found, Estimate) and found.value == pytest.approx(truth.statistic * scipy.stats.sem(differences))
+    assert p == pytest.approx(truth.pvalue)
 
 
 @pytest.mark.parametrize("rated", [0, 300])
