@@ -140,7 +140,7 @@ def heartbeat(
     """Note that a node is alive, and renew its token in time. 404: it is no longer known, and has to join again."""
     members = _members(parts)
     if not parts.dicast.store_users.has(node):
-        raise UnknownNode(f"no node {node!r} has joined, or it was put out; it is to join again")
+        raise UnknownNode(f"no node {node!r} has joined, or it was removed; it has to join again")
     renewed = members.renewed(claims)
     if renewed is None:
         return Heard(node=node, heartbeat_s=HEARTBEAT_S)

@@ -34,10 +34,10 @@ def check(request: Request, hosts: frozenset[str] | None) -> None:
     if request.method in _SAFE:
         return
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise ForeignRequest("another site's page is behind the request")
+        raise ForeignRequest("the request comes from another site's page")
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        raise ForeignRequest(f"the page behind the request is {origin[:100]!r}'s")
+        raise ForeignRequest(f"the request comes from a page of {origin[:100]!r}")
 
 
 def _name(host: str) -> str:

@@ -216,4 +216,4 @@ def _accepted(request: Request, offered: Iterable[Format]) -> Format:
         kind = _MEDIA.get(part.partition(";")[0].strip().lower())
         if kind is not None and kind in offered:
             return kind
-    raise HTTPException(406, f"there is {', '.join(offered)}: say format=, or accept {JSONL} or application/json")
+    raise HTTPException(406, f"there are {', '.join(offered)}: give format=, or accept {JSONL} or application/json")

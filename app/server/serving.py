@@ -91,7 +91,7 @@ def users_kept(dicast: Dicast) -> Iterator[None]:
                 logger.warning("%s", error)
                 return
             except RedisError as error:
-                logger.warning("the store's users could not be looked at: %s", type(error).__name__)
+                logger.warning("the store's users could not be reconciled: %s", type(error).__name__)
 
     if dicast.token_secrets:
         thread = supervised_thread("store users", keep, give_up=_given_up)

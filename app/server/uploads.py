@@ -167,7 +167,7 @@ class _Reserved:
         with open_or_create(self._folder / ".lock") as lock:
             while not try_lock(lock):
                 if time.monotonic() > end_s:
-                    raise FolderFull("the uploads' folder is in use by others all the time; try again")
+                    raise FolderFull("the uploads' folder is in use by others; try again")
                 time.sleep(0.01)
             yield
 

@@ -266,7 +266,7 @@ class Gate:
         except Exception:  # one request that cannot be asked for must not keep the others waiting
             if not asked:
                 raise
-            logger.exception("gate %s cannot ask for %d leases together", self.pool, len(asked))
+            logger.exception("gate %s cannot request %d leases together", self.pool, len(asked))
         await self._admit([], ())
         for request in asked:
             try:
@@ -274,7 +274,7 @@ class Gate:
             except RedisError:
                 raise
             except Exception as error:  # found: it alone is set aside
-                logger.exception("gate %s: no lease can be asked for by %s", self.pool, request.id)
+                logger.exception("gate %s: no lease can be requested for %s", self.pool, request.id)
                 self._drop(request, repr(error))
         return [], 0
 
@@ -377,8 +377,8 @@ class Gate:
         config.observer.acquired(request.unit, self.pool, lease, self._open_calls)
 
     async def _tell_over_share(self, refused: Sequence[tuple[AdmittedRequest, int]], answer: Admission) -> None:
-        """Say what projects want that are refused for their share: calls that are open, units that wait here, and those
-        in the queue whose project is known. What other workers' gates hold is not in it."""
+        """Report the demand of projects that are denied for their share: open calls, units that wait here, and those in
+        the queue whose project is known. Units held by other workers' gates are not included."""
         queued = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COUNTED_WITHIN_S):

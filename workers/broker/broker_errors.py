@@ -63,7 +63,7 @@ def outlive_odd_broadcasts() -> None:
             except Exception as error:  # kombu raises whatever a foreign broadcast leads it to
                 if is_passing(error) or isinstance(error, OSError | Empty):
                     raise
-                logger.warning("a broadcast is not understood: %r", error, extra={"event": "odd_broadcast"})
+                logger.warning("a broadcast could not be read: %r", error, extra={"event": "odd_broadcast"})
                 return None
 
         return received

@@ -49,7 +49,7 @@ class DeadLetters:
             keys = [self._keys.refused_messages, self._keys.dead_letters]
             self._set_aside(keys=keys, args=[reason, orjson.dumps(entry), KEPT])
         except (RedisError, OSError) as error:
-            logger.error("it could not be kept: %s", error)
+            logger.error("the message could not be stored: %s", error)
 
     def counts(self) -> dict[str, int]:
         return {reason: int(n) for reason, n in self._redis.hgetall(self._keys.refused_messages).items()}

@@ -42,7 +42,7 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
                 moves += [tag, queue_of(exchange, routing_key), message]
             except (ValueError, TypeError, KeyError) as error:
                 client.hdel(unacked, tag)
-                logger.error("what was unacknowledged under %r is no message: %r", tag, error,
+                logger.error("the unacknowledged entry %r is no message: %r", tag, error,
                              extra={"event": "quarantined", "reason": "unreadable"})  # fmt: skip
         restored += restore(keys=[unacked, index], args=moves) if moves else 0
     return restored

@@ -98,7 +98,7 @@ class Beacon:
         try:
             registry.leave(self._node)
         except (RedisError, OSError) as error:
-            logger.warning("node %s leaves without a word: %s", self._node.id, error)
+            logger.warning("node %s could not deregister: %s", self._node.id, error)
 
     def _announce(self, registry: Registry) -> float:
         """Renew the beacon, and once more when an order is in force; returns how long to wait until the next time,

@@ -119,7 +119,7 @@ class CheckedMessages(PoolQueues):
         try:
             self.app.backend.mark_as_failure(context.id, error, request=context)
         except Exception as trouble:  # noqa: BLE001  (a stranger's message; the worker serves all the others)
-            logger.warning("who waits for task %s is not told that it failed: %r", shown(str(context.id)), trouble)
+            logger.warning("the failure of task %s could not be recorded: %r", shown(str(context.id)), trouble)
         dispatcher = self.event_dispatcher
         if dispatcher is not None:
             self.pool.post(partial(dispatcher.send, "task-failed", uuid=context.id, exception=repr(error)))

@@ -272,7 +272,7 @@ class AdmissionConsumer(CheckedMessages):
                 missed = 0
             except (RedisError, OSError):
                 missed += 1
-        logger.error("the store is away while the worker stops: what waits for it is left to others")
+        logger.error("the store is unreachable while the worker stops: other workers finish what waits for it")
         self.pool.give_up()
 
     async def _listen(self, client: AsyncStoreClient) -> None:
@@ -292,7 +292,7 @@ class AdmissionConsumer(CheckedMessages):
                         elif message is not None and self.duties is not None:
                             self.duties.heard(message["data"])
             except (RedisError, OSError) as error:
-                logger.warning("no news of freed leases: %s", error)
+                logger.warning("cannot listen for freed leases: %s", error)
                 await asyncio.sleep(FALLBACK_S)
 
     def _freed(self, pool: str) -> None:
@@ -322,9 +322,9 @@ class AdmissionConsumer(CheckedMessages):
             try:
                 await asyncio.to_thread(self.config.hand_on)
             except BROKER_ERRORS as error:
-                logger.warning("what waits here stays, the store or the broker does not answer: %s", error)
-            except Exception:  # a fault of this program: what waits here is begun here, only later
-                logger.exception("what waits here could not be handed on")
+                logger.warning("waiting messages stay here, since the store or the broker does not answer: %s", error)
+            except Exception:  # a fault of this program: the messages are begun here, only later
+                logger.exception("waiting messages could not be handed over to other workers")
 
     async def count_waiting(self, pool: str) -> int | None:
         name = self._queue_of(pool)

@@ -174,7 +174,7 @@ def test_a_state_of_the_version_before_is_taken_up_without_its_budgets() -> None
 def test_what_is_found_out_of_a_told_budget_is_a_line_of_the_history() -> None:
     governor = PoolGovernor(PoolConfig(ceiling=40))
     assert isinstance(governor.state.engine, AdaptiveState)
-    governor.state.engine.told.news.append("b dropped: told 1 per 60 s, but calls beyond it are accepted")
+    governor.state.engine.told.news.append("b dropped: 1 per 60 s is reported, but calls beyond it are accepted")
     governor.decide([], 1.0)
     change = governor.state.history[-1]
     assert change.before == change.after

@@ -100,7 +100,7 @@ class Told:
                 explained |= doubt.confirmed(budget, now, retry_at)
             elif reading is not None and budget.trust.speaks_again(log, now, feedback_s):
                 budget.trust.restore()
-                self._note(f"{budget.name} is believed again: calls are refused for it")
+                self._note(f"{budget.name} is trusted again: calls are refused for it")
         return self._hidden_explains(event, trial, log) or explained
 
     def _hidden_explains(self, event: Done, trial: LoggedCall, log: CallLog) -> bool:
@@ -121,9 +121,7 @@ class Told:
         learned = self.hidden.learn(refused, log, now)
         if learned and before is None and self.hidden.budget is not None:
             budget = self.hidden.budget
-            self._note(
-                f"Retry-After names one end: a window of {budget.nature.lasts_s:.0f} s, {budget.limit:.0f} calls"
-            )
+            self._note(f"Retry-After reveals a window of {budget.nature.lasts_s:.0f} s, {budget.limit:.0f} calls")
         return learned
 
     def refused_with_room(self, now: float) -> bool:
@@ -145,7 +143,7 @@ class Told:
             if doubt.advance(budget, now, log, feedback_s):
                 budget.trust.drop(now)
                 told = f"{budget.limit:.0f} per {budget.nature.lasts_s:.0f} s"
-                said = f"{budget.name} dropped: told {told}, but calls beyond it are accepted"
+                said = f"{budget.name} dropped: {told} is reported, but calls beyond it are accepted"
         if said:
             self._note(said)
         return said
