@@ -13,6 +13,7 @@ import redis
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from lab.chaos.installation import Installation, a_job
+from lab.chaos.shapes import fewest_batches
 from tests.e2e.cluster import until
 
 OPEN_BEFORE_S = 0.4
@@ -82,6 +83,8 @@ class Run:
         status = self.status()
         report = (status.report if status is not None else None) or {}
         units = report.get("units", self.units) if self.job.get("probes") else self.units
+        if self.job.get("batching") and report.get("spared"):
+            return fewest_batches(self.place.cluster.opinions(self.job_id))
         units -= report.get("spared", 0) + report.get("unpublished", 0)
         return units // (len(self.job["dimensions"]) if self.job.get("batching") else 1)
 

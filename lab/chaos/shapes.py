@@ -32,6 +32,14 @@ def outcomes(job: Mapping[str, Any], report: Mapping[str, Any], opinions: Sequen
     return found
 
 
+def fewest_batches(opinions: Sequence[Mapping[str, Any]]) -> int:
+    """How many calls a job with batches needs: one that is needed in a single dimension is a whole call."""
+    return len({
+        (o["item_id"], o["judge"], o["replicate"], o.get("probe"))
+        for o in opinions if not o.get("not_needed")
+    })  # fmt: skip
+
+
 def chief_of(job: Mapping[str, Any]) -> str | None:
     """Whose answers rest on those of the others."""
     chief: str | None = (job.get("panel") or {}).get("chief")

@@ -31,6 +31,16 @@ def test_nobody_is_left_out_where_those_before_were_uncertain(scores: tuple[int 
     assert bool(shapes.outcomes(JOB, report, said)) == (len(said) != 4)
 
 
+def test_a_batch_that_is_needed_in_one_dimension_is_a_whole_call() -> None:
+    needed = {("first", "d"), ("first", "e"), ("second", "d")}
+    said = [
+        opinion(judge, 3, criterion_id=of, replicate=0, not_needed=(judge, of) not in needed)
+        for judge in ("first", "second", "third")
+        for of in ("d", "e")
+    ]
+    assert shapes.fewest_batches(said) == 2
+
+
 def test_each_shape_is_drawn_sometimes() -> None:
     jobs = [installation.a_job(random.Random(seed), "j") for seed in range(200)]
     panels = [job.get("panel") for job in jobs]
