@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,8 +22,12 @@ from dicast.app.monitoring.snapshot import SharedState
 from dicast.app.pipeline.gather import Gathered, Gatherer
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.app.reports import files
+from dicast.workers.admission.governor import Governor
+from dicast.workers.admission.leases import LeaseStore, Want
 from dicast.workers.admission.outages import Outage
+from dicast.workers.admission.overrides import Overrides
 from dicast.workers.nodes.registry import Node
+from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect_async
 from tests.command import JOB, Dicast
 from tests.workers.test_pool_state import CALM
@@ -160,6 +165,79 @@ def test_a_page_published_during_the_look_is_not_blamed_on_its_queue(app: Any, m
     assert waiting.reason(app, app.ledger.status("j")) is None
     said = "the units of pool sim wait, for no living node takes them: none reads its queue"
     assert waiting.reason(app, app.ledger.status("j")) == said
+
+
+def killed(app: Any, calls: int, *, limit: int, heard: bool = False, of_job: int = 50, elsewhere: int = 0) -> None:
+    """A worker that had all slots of a job is killed, and another one asks for more of them. `heard`: nobody has proven
+    its death yet, nor has it fallen silent. It had some calls in another pool, too."""
+    start(app)
+    app.store.hset(app.keys.at("job", "j"), "limit", of_job)
+
+    async def ask() -> None:
+        async with connect_async(app.store_url) as client:
+            await client.hset(app.keys.job_limits, mapping={"j": of_job, "k": max(of_job, limit)})
+            await client.delete(app.keys.epoch)
+            await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
+            for pool in ("sim", "other"):
+                await Governor(client, app.keys, lambda _: Overrides(limit=limit, adaptive=False)).tick(pool)
+            leases = LeaseStore(client, app.keys)
+            wants = [Want(f"l{n}", "j", "news", "m") for n in range(calls + 1)]
+            more = {"pool": "sim", "ttl_ms": 130_000, "cut_frees": False}
+            others = [Want(f"o{n}", "k", "news", "m") for n in range(elsewhere)]
+            await leases.admit(node=dead.id, give_back=[], wanted=others, **{**more, "pool": "other"})
+            granted = await leases.admit(node=dead.id, give_back=[], wanted=wants[:calls], **more)
+            assert (granted.open_in_pool, granted.open_in_all) == (calls, calls + elsewhere)
+            if not heard:
+                app.registry.deregister(dead)
+            assert (await leases.admit(node="w", give_back=[], wanted=wants[calls:], **more)).open_in_pool == calls
+
+    dead = Node.here("dead@test", limit=5, slots=5)
+    app.registry.announce(dead, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
+    asyncio.run(ask())
+
+
+CUT = (
+    r"[24] were cut, and count for up to 2 min more, since the provider "
+    r"may still be working on them \(.* cut_frees = true in the pools file frees the next ones at once\)"
+)
+
+
+def test_a_pool_that_stands_still_for_the_leases_of_a_killed_worker_says_so(app: Any, at_once: Dicast) -> None:
+    """It stood still for a call's time-out and ten seconds, and no word was said but by who had looked for it."""
+    killed(app, 2, limit=2)
+    said = waiting.reason(app, app.ledger.status("j"))
+    assert said is not None and re.fullmatch(f"pool sim: it stands still: of its 2 open calls ({CUT})", said), said
+    shown = at_once("jobs", "show", "j", "--json").stdout
+    assert "cut_frees = true" in json.loads(shown)["waits_for"]
+    for told_by in (at_once("governor", "show"), at_once("doctor")):
+        assert "it stands still: of its 2 open calls 2 were cut" in " ".join(told_by.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"),
+    [
+        ({"limit": 8, "of_job": 2}, f"of the 2 calls that the job may have open ({CUT})"),
+        ({"limit": 4, "of_job": 4, "elsewhere": 2}, f"of the 4 calls that may be open in all pools ({CUT})"),
+    ],
+)
+def test_a_job_whose_own_limit_or_that_of_all_they_take_says_so(app: Any, slots: dict[str, int], said: str) -> None:
+    killed(app, 2, **slots)
+    told = waiting.reason(app, app.ledger.status("j"))
+    assert told is not None and re.fullmatch(said, told), told
+
+
+def test_a_job_with_a_call_that_somebody_waits_for_does_not_stand_still(app: Any) -> None:
+    killed(app, 2, limit=2, heard=True)
+    assert waiting.reason(app, app.ledger.status("j")) is None
+
+
+def test_leases_of_a_worker_that_is_silent_are_told_likewise(app: Any) -> None:
+    killed(app, 2, limit=2, heard=True)
+    for node, _ in app.registry.known():
+        if node.name == "dead@test":
+            app.registry.silence(node)
+    said = waiting.reason(app, app.ledger.status("j"))
+    assert said is not None and "2 are of nodes that cannot be heard, and count for up to 2 min more" in said
 
 
 async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:

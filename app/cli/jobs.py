@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -69,6 +69,7 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
         filed = filed_report(dicast, unknown)
         shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
     else:
+        status = replace(status, waits_for=waiting.reason(dicast, status))
         shown = _plain(status, report=True)
         if shown["report"] is None and not json:
             _show_running(terminal, dicast, status)
@@ -156,7 +157,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         f"{status.counters['requeues']:,} requeues",
         **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
         **({"why": printable(status.why)} if status.why else {}),
-        **({"waits": printable(waits, 400)} if (waits := waiting.reason(dicast, status)) is not None else {}),
+        **({"waits": printable(status.waits_for, 400)} if status.waits_for is not None else {}),
         "submitted": f"{_local(status.created_ms):%Y-%m-%d %H:%M:%S}",
     }
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kombu.exceptions import OperationalError
 
 from dicast.app.application import Dicast
@@ -10,7 +12,8 @@ from dicast.app.ledger.client import JobStatus
 from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import SharedState, read_shared
 from dicast.app.pipeline.messages import CONTROL_QUEUE
-from dicast.workers.admission.pool_state import PoolState
+from dicast.workers.admission.open_leases import OpenLease
+from dicast.workers.admission.pool_state import PoolState, kept_words
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.policy.parameters import BreakerPhase
 
@@ -20,8 +23,8 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     is not for an event loop.
 
     Checked in this order: the reason that a worker has recorded (a full disk, a file that is gone), no worker, no
-    worker with the pool's key or the labels that it demands, a pool that is down (also while a call probes it),
-    messages that nobody takes. Raises redis errors.
+    worker with the pool's key or the labels that it demands, a pool that is down (also while a call probes it), leases
+    of cut calls that take all slots, messages that nobody takes. Raises redis errors.
     """
     if status.state.ended:
         return None
@@ -40,13 +43,42 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     held = [name for name in names if isinstance(waiting, dict) and QUEUE_PREFIX + name in waiting]
     if untaken := [why for name in held if (why := unsatisfied.get(name)) is not None]:
         return "; ".join(untaken)
-    states = {state.pool: state for state in (shared or read_shared(dicast.store_url, dicast.keys)).pools}
+    shared = shared or read_shared(dicast.store_url, dicast.keys)
+    states = {state.pool: state for state in shared.pools}
     troubled = [state for name in names if (state := states.get(name)) is not None]
-    calls = dicast.ledger.open_calls().get(f"j:{status.id}")
+    open_calls = dicast.ledger.open_calls()
+    calls = open_calls.get(f"j:{status.id}", 0)
     down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
-    if down or calls:
-        return "; ".join(down) or None
-    return _untaken(waiting)
+    if down:
+        return "; ".join(down)
+    if (kept := _kept(status, calls, open_calls.get("all", 0), troubled, shared)) is not None:
+        return kept
+    return None if calls else _untaken(waiting)
+
+
+def _kept(
+    status: JobStatus, calls: int, calls_of_all: int, pools: Sequence[PoolState], shared: SharedState
+) -> str | None:
+    """Say whether a job stands still because the slots of its pools, its own limit or that of all jobs are taken by
+    calls that nobody waits for any more; None while it has a call whose end somebody waits for."""
+    heard = {node.id for node, _ in shared.nodes}
+    gone = [lease for lease in shared.leases if lease.cut or lease.node not in heard]
+    own = [lease for lease in gone if lease.job == status.id]
+    if calls > len(own):
+        return None
+    if full := [f"pool {state.pool}: {kept}" for state in pools if (kept := state.kept) is not None]:
+        return "; ".join(full)
+    if own and status.limit is not None and len(own) >= status.limit:
+        return f"of the {status.limit:,} calls that the job may have open {_words(own)}"
+    most = max((state.job_limit for state in shared.pools), default=0)
+    if gone and calls_of_all >= most > 0:
+        return f"of the {most:,} calls that may be open in all pools {_words(gone)}"
+    return None
+
+
+def _words(leases: Sequence[OpenLease]) -> str:
+    cut, silent = ([lease.left_s for lease in leases if lease.cut is wanted] for wanted in (True, False))
+    return kept_words(len(cut), max(cut, default=0.0), len(silent), max(silent, default=0.0))
 
 
 def _down(state: PoolState) -> str | None:

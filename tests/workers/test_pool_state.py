@@ -45,7 +45,20 @@ def test_a_calm_pool_has_no_findings():
         ({"decided_s_ago": 30.0}, "no decision for 30 s"),
         ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
         ({"unknown_headers": ["x-quota-left"]}, "not understood: x-quota-left"),
-        ({"zombies": 3}, "3 leases belong to nodes that cannot be heard"),
+        ({"zombies": 3, "zombies_for_s": 88.0}, "3 leases belong to nodes that cannot be heard; they end within 88 s"),
+        (
+            {"open": 8, "cut": 8, "cut_for_s": 118.0, "projects": WAITING},
+            "it stands still: of its 8 open calls 8 were cut, and count for up to 118 s more, since the provider may "
+            "still be working on them (if it ends a call when its connection is closed, cut_frees = true in",
+        ),
+        (
+            {"open": 9, "cut": 5, "cut_for_s": 20.0, "zombies": 2, "zombies_for_s": 400.0, "projects": WAITING},
+            "no slot is free: of its 9 open calls 5 were cut, and count for up to 20 s more, since",
+        ),
+        (
+            {"open": 8, "zombies": 8, "zombies_for_s": 400.0, "projects": WAITING},
+            "it stands still: of its 8 open calls 8 are of nodes that cannot be heard, and count for up to 7 min more",
+        ),
         ({"silent": {"b": 42.0}}, "stale demand: these wanted more calls and stopped asking: b (42 s)"),
     ],
 )
@@ -62,6 +75,8 @@ def test_each_trouble_is_told(changes, said):
         {"breaker": "open", "open": 0, "projects": {}},  # its break is over, and the next call will be the probe
         {"breaker": "half_open", "open": 0, "projects": {}},
         {"silent": {"b": 42.0}, "job_limit": 0},  # its job has ended
+        {"open": 8, "cut": 8, "cut_for_s": 118.0},  # nobody waits
+        {"open": 7, "cut": 7, "cut_for_s": 118.0, "projects": WAITING},  # a slot is free
         {"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 390, 10)]},  # some are long ago
     ],
 )

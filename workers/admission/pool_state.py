@@ -5,7 +5,6 @@ Nothing here makes decisions, and no decision is based on it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,6 +107,8 @@ class PoolState:
     """The number of open calls that were cut: nobody waits for them, but the provider may still be working on them."""
     cut_for_s: float = 0.0
     """How many seconds until the last of them no longer counts."""
+    zombies_for_s: float = 0.0
+    """How many seconds until the last lease of an unreachable node no longer counts."""
     budget_cap: int | None = None
     """The cap on the limit while errors use up the error budget too fast."""
 
@@ -120,6 +121,16 @@ class PoolState:
         down, tried = span(self.now - self.outage.since), span(self.now - self.outage.at)
         row = f"{self.outage.failures:,} calls have failed in a row, the last {tried} ago"
         return f"down for {down}: {row} (last error: {self.outage.last_error})"
+
+    @property
+    def kept(self) -> str | None:
+        """A sentence if no slot is free because leases are kept whose calls nobody waits for any more: how many those
+        are, for how long, and what would free them. None if none is kept, or if there are free slots."""
+        if not self.cut + self.zombies or self.open < self.effective_limit:
+            return None
+        head = "it stands still" if self.cut + self.zombies >= self.open else "no slot is free"
+        words = kept_words(self.cut, self.cut_for_s, self.zombies, self.zombies_for_s)
+        return f"{head}: of its {self.open:,} open calls {words}"
 
     @property
     def recent_breaks(self) -> int:
@@ -171,14 +182,13 @@ class PoolStates:
     async def all(self) -> list[PoolState]:
         """Return the state of every pool that has live state, by name."""
         leases = await open_leases(self._redis, self._keys)
-        zombies = await self._zombies(leases)
+        zombies, cut = await self._zombies(leases), [lease for lease in leases if lease.cut]
         found = [
-            await self._one(pool, zombies[pool], [lease.left_s for lease in leases if lease.cut and lease.pool == pool])
-            for pool in await self._store.pools()
+            await self._one(pool, _left_s(zombies, pool), _left_s(cut, pool)) for pool in await self._store.pools()
         ]
         return [state for state in found if state is not None]
 
-    async def _one(self, pool: str, zombies: int, cut_s: Sequence[float]) -> PoolState | None:
+    async def _one(self, pool: str, zombies_s: Sequence[float], cut_s: Sequence[float]) -> PoolState | None:
         k = self._keys
         brief = await self._store.read(pool)
         if brief.parameters is None:
@@ -197,7 +207,7 @@ class PoolStates:
             profile=engine.get("kind", ""), ceiling=brief.state.ceiling if brief.state else brief.parameters.limit,
             open_calls=int(opened or 0), assigned=int(assigned or 0), counters=counters,
             changes=[orjson.loads(line) for line in changes],
-            reason=engine.get("reason", ""), override=brief.override, zombies=zombies,
+            reason=engine.get("reason", ""), override=brief.override, zombies_s=zombies_s,
             slo=brief.override_for_all.get("slo"), job_limit=brief.cap,
             reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
@@ -205,20 +215,24 @@ class PoolStates:
             budget_cap=policy.get("budget_use", {}).get("cap"), cut_s=cut_s,
         )  # fmt: skip
 
-    async def _zombies(self, leases: Sequence[OpenLease]) -> Counter[str]:
-        """Count by pool the leases of unreachable nodes, except those of calls that were cut."""
+    async def _zombies(self, leases: Sequence[OpenLease]) -> list[OpenLease]:
+        """Return the leases of unreachable nodes, except those of calls that were cut."""
         held = [lease for lease in leases if not lease.cut]
         nodes = sorted({lease.node for lease in held})
         heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
         silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
-        return Counter(lease.pool for lease in held if lease.node in silent)
+        return [lease for lease in held if lease.node in silent]
+
+
+def _left_s(leases: Sequence[OpenLease], pool: str) -> list[float]:
+    return [lease.left_s for lease in leases if lease.pool == pool]
 
 
 def _state(
     pool: str, parameters: Parameters, remembered: Mapping[str, Any], now: float, *, profile: str, ceiling: int,
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
-    override: Mapping[str, Any], zombies: int, slo: int | None, job_limit: int, reopened: int, settle_until: float,
-    unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
+    override: Mapping[str, Any], zombies_s: Sequence[float], slo: int | None, job_limit: int, reopened: int,
+    settle_until: float, unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
     cut_s: Sequence[float],
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
@@ -253,7 +267,7 @@ def _state(
         reason=reason,
         changes=changes,
         override=override,
-        zombies=zombies,
+        zombies=len(zombies_s),
         silent={
             name: now - standing["asked_at"]
             for name, standing in sorted(remembered.get("projects", {}).items())
@@ -273,7 +287,22 @@ def _state(
         budget_cap=budget_cap,
         cut=len(cut_s),
         cut_for_s=max(cut_s, default=0.0),
+        zombies_for_s=max(zombies_s, default=0.0),
     )
+
+
+def kept_words(cut: int, cut_for_s: float, zombies: int, zombies_for_s: float) -> str:
+    """Say of leases that are kept why, for how long, and what would free them."""
+    said = []
+    if cut:
+        said.append(
+            f"{cut:,} were cut, and count for up to {span(cut_for_s)} more, since the provider may still be working on "
+            "them (if it ends a call when its connection is closed, cut_frees = true in the pools file frees the next "
+            "ones at once)"
+        )
+    if zombies:
+        said.append(f"{zombies:,} are of nodes that cannot be heard, and count for up to {span(zombies_for_s)} more")
+    return "; ".join(said)
 
 
 def span(seconds: float) -> str:
@@ -316,6 +345,9 @@ def findings(state: PoolState) -> list[str]:
         found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
     if state.unknown_headers:
         found.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
-    if state.zombies:
-        found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end at their deadlines")
+    if state.waiting and (kept := state.kept) is not None:
+        found.append(kept)
+    elif state.zombies:
+        left = span(state.zombies_for_s)
+        found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end within {left}")
     return found
