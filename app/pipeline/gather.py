@@ -140,7 +140,7 @@ class Gatherer:
             return {}
         try:
             await asyncio.to_thread(self._write, ref, page, salvage=True)
-        except Exception:
+        except Exception:  # whatever hinders it, the page stays in the store until the job is resumed
             logger.exception("page %s is kept in the store", ref, extra={"job": ref.job})
             return page
         return {}
