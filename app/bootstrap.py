@@ -189,6 +189,7 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
         worker_options.check(options or {}, worker_options.given())
         worker_options.labels(options or {})
         worker_options.check_queues(options or {}, remote_control.known_queues(app))
+        worker_options.check_roles(app.settings.roles, [*app.pools.pools, CONTROL_ROLE])
     except worker_options.OptionRefused as refused:
         sys.exit(f"celery worker: {refused}")
     calls = worker_options.calls(options or {}, app.settings.slots)

@@ -20,7 +20,7 @@ import httpx2
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 
 BODY_MAX_BYTES = 8 * 2**20
 """A status takes less than 2 KB for each node."""
@@ -120,7 +120,8 @@ def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token
         elif name in known:
             found.append(known[name])
         else:
-            raise FleetRefused(f"installation {name!r} is neither an address (https://...) nor in {file}")
+            hint = alternatives(name, known)
+            raise FleetRefused(f"installation {name!r} is neither an address (https://...) nor in {file}{hint}")
     return list({one.url: one for one in found}.values())
 
 

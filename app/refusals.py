@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from dicast.app.domain.calibration import Calibration, CalibrationMap
-from dicast.app.domain.conversation import Turn
-from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.item import Item, ItemSource, RatingSource
-from dicast.app.domain.job import Agent, Deployment, EvaluationJob
-from dicast.app.domain.panel import Escalation, PanelRule
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
 from dicast.app.domain.records import RecordError, inline_items
-from dicast.app.domain.scale import Scale
 from dicast.errors import DicastError, nearest
 
 MAX_LINES = 20
@@ -27,20 +22,6 @@ VALUE_CHARS = 60
 
 # The two shapes of `items` appear in pydantic's locations under these names.
 _SHAPES = {"list[Item]": list, "ItemSource": dict}
-_MODELS: dict[str, tuple[type[BaseModel], ...]] = {
-    "items": (Item, ItemSource),
-    "ratings": (RatingSource,),
-    "agents": (Agent,),
-    "deployments": (Deployment,),
-    "dimensions": (Dimension,),
-    "scale": (Scale,),
-    "messages": (Turn,),
-    "panel": (PanelRule,),
-    "escalate": (Escalation,),
-    "calibration": (Calibration,),
-    "maps": (CalibrationMap,),
-}
-
 FORMS = {
     "items": "items: answers.jsonl, or a list of {id: a1, text: ...}",
     "ratings": "ratings: ratings.csv, or {path: ratings.csv, score_field: stars}",
@@ -204,6 +185,10 @@ def _line(mistake: Any, of: type[BaseModel]) -> str:
     kind = mistake["type"]
     if kind == "extra_forbidden":
         return f"{field_name(place)}: unknown key{_hint(place, of)}"
+    if kind == "union_tag_not_found":
+        tags = [tag for model in _models_at(place, of) for tag in _tags(model)]
+        field = mistake["ctx"]["discriminator"].strip("'")
+        return f"{field_name([*place, field])}: is missing; it is one of {', '.join(tags)}"
     if kind == "missing":
         return f"{field_name(place)}: is missing{_form(place) if len(place) == 1 else ''}"
     if "levels" in place:
@@ -246,11 +231,8 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
 
 
 def _hint(place: list[Any], of: type[BaseModel]) -> str:
-    names = [part for part in place[:-1] if isinstance(part, str)]
-    given, models = str(place[-1]), _MODELS.get(names[-1], ()) if names else (of,)
-    if models == _MODELS["items"]:  # a list's entry, or where a file is named
-        models = (Item,) if isinstance(place[-2], int) else (ItemSource,)
-    known = [field for model in models for field in model.model_fields]
+    given = str(place[-1])
+    known = [field for model in _models_at(place[:-1], of) for field in model.model_fields]
     other = OTHER_NAMES.get(given.lower())
     near = other if other in known else nearest(given, known)
     if near is not None:
@@ -258,3 +240,34 @@ def _hint(place: list[Any], of: type[BaseModel]) -> str:
     if given.lower() in OPERATORS:
         return f"; {OPERATORS[given.lower()]}"
     return f"; there are {', '.join(dict.fromkeys(known))}" if known else ""
+
+
+def _models_at(place: Sequence[Any], of: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the models of which one is meant at a place, counted from a document `of` a model."""
+    types: list[Any] = [of]
+    for part in place:
+        models = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+        fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+        tagged = [model for model in models if part in _tags(model)]
+        elements = [each for annotation in types for each in get_args(annotation)[-1:]]  # of a list, or of a mapping
+        types = [each for annotation in fields or tagged or elements for each in _united(annotation)]
+    return [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+
+
+def _united(annotation: Any) -> list[Any]:
+    """Return the types of a union, and any other type alone."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _united(arguments[0])
+    if origin in (Union, UnionType):
+        return [each for argument in arguments for each in _united(argument)]
+    return [annotation]
+
+
+def _tags(model: type[BaseModel]) -> list[str]:
+    """Return the words that tell a model from the others of its union."""
+    return [tag for field in model.model_fields.values() if field.is_required() for tag in _words(field.annotation)]
+
+
+def _words(annotation: Any) -> list[str]:
+    return list(get_args(annotation)) if get_origin(annotation) is Literal else []

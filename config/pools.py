@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -20,13 +20,11 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dicast.config.values import label
-from dicast.errors import DicastError, nearest
+from dicast.errors import DicastError, alternatives, meant
 
 Provider = Literal["openai", "anthropic", "local", "simulated"]
 Dialect = Literal["openai", "anthropic"]
 PROVIDERS: tuple[str, ...] = get_args(Provider)
-
-NAMES_SHOWN = 12
 
 _DEFAULT_MODELS = {"local": "SmolLM2-135M-Instruct", "simulated": "simulated-judge"}
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -197,8 +195,7 @@ class Pools:
         try:
             return self.pools[name or self.default]
         except KeyError:
-            hint = _nearest(name, self.pools) or f"; there are {_listed(self.pools)}"
-            raise UnknownPool(f"there is no pool {name!r}{hint}") from None
+            raise UnknownPool(f"there is no pool {name!r}{alternatives(name, self.pools)}") from None
 
     def findings(self) -> list[PoolWarning]:
         """Return what an operator should know although nothing is wrong."""
@@ -237,7 +234,7 @@ class Pools:
             document = {"default": "default", "pools": {"default": document}}
         for key in document:
             if key not in ("default", "pools"):
-                raise PoolsError(f"unknown key {_shown(key)}{_nearest(key, ('default', 'pools'))}")
+                raise PoolsError(f"unknown key {_shown(key)}{alternatives(key, ('default', 'pools'))}")
         tables = document.get("pools")
         if not isinstance(tables, dict) or not tables:
             raise PoolsError("needs at least one table [pools.<name>]")
@@ -246,7 +243,7 @@ class Pools:
         if default is None and len(pools) == 1:
             default = next(iter(pools))
         if not isinstance(default, str) or default not in pools:
-            near = _nearest(default, pools) if isinstance(default, str) else ""
+            near = meant(default, pools) if isinstance(default, str) else ""
             raise PoolsError(f"default must name one of the pools ({', '.join(pools)}), got {_shown(default)}{near}")
         return cls(default, pools, flat)
 
@@ -301,15 +298,17 @@ def _no_strangers(table: Mapping[str, Any]) -> None:
         if key == "api_key":
             raise PoolsError("no keys in this file; api_key_env names the variable that holds it")
         if key not in known:
-            raise PoolsError(f"unknown key {_shown(key)}{_nearest(key, known)}")
+            raise PoolsError(f"unknown key {_shown(key)}{alternatives(key, known)}")
 
 
 def _complaint(key: str, table: Mapping[str, Any]) -> str:
     if key not in table:
         return f"{key} is missing; it is one of {', '.join(PROVIDERS)}"
-    spec = PoolSpec.model_fields[key]
-    wanted = spec.description or f"one of {', '.join(get_args(spec.annotation))}"
-    return f"{key} must be {wanted}, got {'a hidden value' if key in _HIDDEN else _shown(table[key])}"
+    spec, value = PoolSpec.model_fields[key], table[key]
+    if spec.description is not None:
+        return f"{key} must be {spec.description}, got {'a hidden value' if key in _HIDDEN else _shown(value)}"
+    choices = get_args(spec.annotation)
+    return f"{key} must be one of {', '.join(choices)}, got {_shown(value)}{meant(value, choices)}"
 
 
 def _implied(spec: PoolSpec) -> dict[str, Any]:
@@ -370,17 +369,6 @@ def _loopback(parts: SplitResult) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known)
-    return f"; did you mean {near!r}?" if near else ""
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = len(known) - NAMES_SHOWN
-    return ", ".join(known[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(value: Any) -> str:

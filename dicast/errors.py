@@ -38,6 +38,7 @@ class DicastError(Exception):
 ALIKE = 0.65
 """Two letters exchanged in a name of three are just near enough; `api_key` and `max_tokens` are far apart."""
 LOOKED_AT = 100
+NAMES_SHOWN = 30
 
 
 def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str | None:
@@ -46,3 +47,16 @@ def nearest(name: str, known: Iterable[str], *, prefix: str = "") -> str | None:
     bare = {each.removeprefix(prefix).lower(): each for each in known}
     matches = difflib.get_close_matches(name.removeprefix(prefix)[:LOOKED_AT].lower(), bare, n=1, cutoff=ALIKE)
     return bare[matches[0]] if matches else None
+
+
+def alternatives(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the name that was probably meant, or those that there are."""
+    names = list(known)
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return meant(name, names) or f"; there are {', '.join(names[:NAMES_SHOWN]) or 'none'}{more}"
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return the hint at the name that was probably meant; empty where none is near."""
+    near = nearest(str(name), known)
+    return f"; did you mean {str(near)!r}?" if near is not None else ""

@@ -94,8 +94,20 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     (of_agent(max_tokens=0), "agents[0].max_tokens: must be >= 1, got 0"),
     (of_agent(pool="a b"), "agents[0].pool: names a pool, so it may hold only letters, digits, '.', '_', ':' and '-', "
                            "got 'a b'"),
-    (of_agent(pool="smi"), "there is no pool 'smi'; did you mean 'sim'?"),
-    (of_agent(pool="gpt-4"), "there is no pool 'gpt-4'; there are sim"),
+    (of_agent(pool="smi"), "agents: 'a': there is no pool 'smi'; did you mean 'sim'?"),
+    (of_agent(pool="gpt-4"), "agents: 'a': there is no pool 'gpt-4'; there are sim"),
+    (of_dimension(scale="pas_fail"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, got "
+                                     "'pas_fail'; did you mean 'pass_fail'?"),
+    ({"panel": "medain"}, "panel.combine: must be 'mean', 'median', 'trimmed', 'majority', 'weighted', 'worst', "
+                          "'dawid_skene' or 'chief', got 'medain'; did you mean median?"),
+    ({"panel": {"escalate": {"diference": 1}}}, "panel.escalate.diference: unknown key; did you mean difference?"),
+    ({"gate": {"fail_undr": {"d": 1}}}, "gate.fail_undr: unknown key; did you mean fail_under?"),
+    ({"gate": {"fastest": 1}}, "gate.fastest: unknown key; there are fail_under, confident, max_errors, "
+                               "not_worse_than, shift, min_agreement, calibrated"),
+    ({"probes": [{"prob": "order"}]},
+     "probes[0].probe: is missing; it is one of verbosity, formatting, self_preference, authority, sycophancy, "
+     "markdown, batching, order, injection"),
+    ({"probes": [{"probe": "order", "itms": 3}]}, "probes[0].order.itms: unknown key; did you mean items?"),
     (of_agent(pool="sim", deployments=[{}]), "agents[0]: pool must be named in deployments, or without them, got 'sim' "
                                              "beside them"),
     (of_dimension(scale={"min": 5, "max": 1}), "dimensions[0].scale: scale.max must be > scale.min (5), got 1"),
@@ -157,13 +169,44 @@ FILES: list[tuple[str, bytes | None, str]] = [
 COMMANDS: list[tuple[str, dict[str, str], str]] = [
     ("run jbo.json", {}, "jbo.json: cannot be read: No such file or directory; did you mean job.json?"),
     ("run job.json --set replicates", {}, "--set takes KEY=VALUE, got replicates"),
-    ("run job.json --set agents.7.model=x", {}, "--set agents.7.model=x: the job has no such place"),
+    (
+        "run job.json --set agents.7.model=x",
+        {},
+        "--set agents.7.model=x: the job has no such place: agents is a list, whose entries have the numbers 0 to 0",
+    ),
+    (
+        "run job.json --set agents.a.model=x",
+        {},
+        "--set agents.a.model=x: the job has no such place: agents is a list, "
+        "whose entries have the numbers 0 to 0, 'a' is number 0",
+    ),
+    (
+        "run job.json --set agents.0.name.x=x",
+        {},
+        "--set agents.0.name.x=x: the job has no such place: agents.0.name is 'a', which has no parts",
+    ),
     (
         "run job.json --local --detach",
         {},
         "with --local the worker stops when the command does: nothing can be detached from it",
     ),
     ("jobs show nobody", {}, "no job 'nobody'"),
+    (
+        "token issue ada --scope job:raed",
+        {"DICAST_TOKEN_SECRET": "s" * 32},
+        "--scope must be one of node:register, node:admin, job:submit, job:read, pool:admin, rating:write, got "
+        "'job:raed'; did you mean 'job:read'?",
+    ),
+    (
+        "token issue ada --scope job:read --pool smi",
+        {"DICAST_TOKEN_SECRET": "s" * 32},
+        "--pool must be one of sim, got 'smi'; did you mean 'sim'?",
+    ),
+    (
+        "governor set --pool sim --profile defualt",
+        {},
+        "profile must be one of default, classic, rules, fixed, got 'defualt'; did you mean 'default'?",
+    ),
     ("governor set --pool sim", {}, "nothing to set; `dicast governor set --help` lists the overrides"),
     ("governor set --pool smi --limit 3", {}, "there is no pool 'smi'; did you mean 'sim'?"),
     ("governor set --limit 0", {}, "limit must be a whole number >= 1, got 0"),

@@ -178,7 +178,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         ({}, SampleWishes(61), "x.csv", "a sample of 60 items has 1 to 60 of them, not 61"),
         ({}, SampleWishes(5), "x.txt", "must end in .csv or .jsonl"),
         ({}, SampleWishes(5), "there.csv", "is there already, and may hold ratings"),
-        ({}, SampleWishes(5, strata="lang"), "x.csv", "no item has 'lang' in its metadata"),
+        ({}, SampleWishes(5, strata="lang"), "x.csv", "no item has 'lang' in its metadata; there are system"),
+        ({}, SampleWishes(5, strata="sytem"), "x.csv", "no item has 'sytem' in its metadata; did you mean 'system'?"),
         (
             {"dimensions": [{"id": "text", "instructions": "?"}]},
             SampleWishes(5),
@@ -261,7 +262,11 @@ def test_the_commands_show_what_was_found(tmp_path: Path) -> None:
         (("panel", "before", "--dimension", "x"), "--dimension: 'x' is none of the job's; there are clear"),
         (("panel", "before", "--cost", "sharp=1"), "what dull costs is not given"),
         (("panel", "before", "--cost", "sharp=cheap"), "sharp must cost a number >= 0 an item, got 'cheap'"),
-        (("panel", "before", "--cost", "shrap=1"), "--cost: 'shrap' is no judge of the job"),
+        (("panel", "before", "--cost", "shrap=1"), "--cost: 'shrap' is no judge of the job; did you mean 'sharp'?"),
+        (
+            ("panel", "before", "--dimension", "claer"),
+            "--dimension: 'claer' is none of the job's; did you mean 'clear'?",
+        ),
         (("compare", "before", "nothing"), "no finished job 'nothing'"),
     ]:
         said = dicast(tmp_path, *arguments)

@@ -103,6 +103,64 @@ def test_what_is_wrong_is_told_with_its_place(app: Any, tmp_path: Path, row: str
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        ("item_id,rater,true,claer", "i0,ada,3,4", "unknown dimension 'claer'; did you mean 'clear'? If it is another"),
+        ("item_id,raters,clear", "i0,ada,3", "rater_field: no column 'rater'; did you mean 'raters'? Then write"),
+        ("item_id,dimension,score,probabilty", "i0,clear,3,0.5", "probability_field: no column 'probability'; did you"),
+    ],
+)
+def test_a_misspelt_column_beside_good_ones_is_refused(
+    app: Any, tmp_path: Path, header: str, row: str, message: str
+) -> None:
+    """In CSV, and in JSONL, where the first row need not have it."""
+    with pytest.raises(DatasetError) as caught:
+        app.prepared(a_job(long_csv(tmp_path, row, header=header)))
+    assert message in str(caught.value)
+    fields = dict(zip(header.split(","), row.split(","), strict=True))
+    good = {name: value for name, value in fields.items() if name not in ("claer", "raters", "probabilty")}
+    rows = [good, {**fields, "item_id": "i1"}]
+    (tmp_path / "r.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    with pytest.raises(DatasetError) as caught:
+        app.prepared(a_job(str(tmp_path / "r.jsonl")))
+    assert message in str(caught.value)
+
+
+def test_columns_that_are_no_dimensions_may_stand_beside_them(app: Any, tmp_path: Path) -> None:
+    """Also one with a near name, where every dimension has its own, or where the columns are named."""
+    whole = long_csv(tmp_path, "i0,ada,3,4,x", header="item_id,rater,clear,true,clearer")
+    assert found(a_job(whole)) == [("i0", "clear", "ada", 3.0), ("i0", "true", "ada", 4.0)]
+    some = long_csv(tmp_path, "i0,ada,3,x", header="item_id,rater,true,clearer")
+    assert found(a_job({"path": some, "columns": {"true": "true"}})) == [("i0", "true", "ada", 3.0)]
+
+
+def test_a_column_that_only_later_rows_have_is_read(tmp_path: Path) -> None:
+    rows = [{"item_id": "i0", "rater": "ada", "clear": 3}, {"item_id": "i1", "rater": "ada", "true": 5}]
+    (tmp_path / "r.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    assert found(a_job(str(tmp_path / "r.jsonl"))) == [("i0", "clear", "ada", 3.0), ("i1", "true", "ada", 5.0)]
+
+
+def test_a_named_column_that_no_row_has_is_refused(app: Any, tmp_path: Path) -> None:
+    """In the items' metadata, in a JSONL of items, and in one of ratings; in a try on the first items it may come."""
+    columns = {"clear": "clear_score", "true": "true_scroe"}
+    items = [{"id": "i0", "text": "t", "clear_score": 3, "true_score": 4}, {"id": "i1", "text": "t"}]
+    (tmp_path / "items.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in items))
+    (tmp_path / "r.jsonl").write_bytes(b"".join(orjson.dumps({**row, "item_id": row["id"]}) + b"\n" for row in items))
+    file = str(tmp_path / "items.jsonl")
+    message = "columns: no row has a column 'true_scroe'; did you mean 'true_score'?"
+    for job in (
+        a_job({"columns": columns}, items=items),
+        a_job({"columns": columns}, items=file),
+        a_job({"columns": columns, "path": str(tmp_path / "r.jsonl")}),
+    ):
+        with pytest.raises(DatasetError) as caught:
+            app.prepared(job)
+        assert message in str(caught.value)
+    ready = app.prepared(a_job({"columns": columns}, items={"path": file, "limit": 1}))
+    assert ready.ratings is not None and ready.ratings.ratings == 1
+
+
 def test_files_that_are_none(app: Any, tmp_path: Path) -> None:
     for rows, header, message in [
         ([], "item_id,dimension,rater,score", "holds no ratings"),

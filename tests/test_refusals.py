@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
-from dicast.app.domain.job import EvaluationJob
-from dicast.app.refusals import MAX_LINES, InvalidJob, validated
+from dicast.app.domain.calibration import CalibrationMap
+from dicast.app.domain.conversation import Turn
+from dicast.app.domain.gate import JobGate
+from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.job import Agent, Deployment, EvaluationJob
+from dicast.app.domain.panel import Escalation
+from dicast.app.domain.scale import Scale
+from dicast.app.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
 from dicast.app.submission.job_file import read_mapping
 from dicast.app.submission.submit import checked
 
@@ -25,6 +32,23 @@ def lines(document: dict[str, Any]) -> list[str]:
         validated(document)
     assert all(line.isprintable() for line in caught.value.lines)
     return caught.value.lines
+
+
+def test_the_fields_of_every_model_of_a_job_are_known() -> None:
+    """Wherever a job holds a model, an unknown key is told from that model's keys."""
+    models: list[tuple[type[BaseModel], list[str | int]]] = [(EvaluationJob, [])]
+    known: set[type[BaseModel]] = set()
+    while models:
+        model, place = models.pop()
+        for name, field in model.model_fields.items():
+            for each in _united(field.annotation):
+                elements = [one for element in get_args(each) for one in _united(element)]
+                for found, at in [(each, [*place, name]), *((one, [*place, name, 0]) for one in elements)]:
+                    if isinstance(found, type) and issubclass(found, BaseModel) and found not in known:
+                        assert found in _models_at(at, EvaluationJob), at
+                        known.add(found)
+                        models.append((found, at))
+    assert {Item, ItemSource, Agent, Deployment, Scale, Turn, Escalation, CalibrationMap, JobGate} <= known
 
 
 def test_a_good_job_passes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery.concurrency.solo import TaskPool as Solo
 from celery.utils.sysinfo import AUTO_CONCURRENCY
 
-from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, check_queues, given
+from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, check_queues, check_roles, given
 from dicast.workers.runtime.pool import TaskPool
 
 
@@ -54,7 +54,7 @@ def test_what_is_set_by_default_is_not_given():
     [
         (
             {"queues": "dicast.control,provider.opnai"},
-            "-Q names no queue .*: provider.opnai; did you mean provider.openai",
+            "-Q names no queue .*: provider.opnai; did you mean 'provider.openai'",
         ),
         ({"queues": ["nothing"]}, "-Q names no queue .*: nothing; there are dicast.control, provider.openai$"),
         ({"exclude_queues": "provider.x"}, "-X names no queue .*: provider.x"),
@@ -64,6 +64,14 @@ def test_a_queue_that_is_not_there_is_refused_in_one_line(options, message):
     with pytest.raises(OptionRefused, match=message) as refused:
         check_queues(options, ["provider.openai", "dicast.control"])
     assert "\n" not in str(refused.value)
+
+
+def test_a_role_that_is_none_is_refused():
+    check_roles(["openai", "control"], ["openai", "control"])
+    with pytest.raises(
+        OptionRefused, match=r"DICAST_NODE_ROLES names no pool and no role: opnai; did you mean 'openai'"
+    ):
+        check_roles(["control", "opnai"], ["openai", "control"])
 
 
 def test_queues_that_are_there_are_accepted():

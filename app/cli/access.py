@@ -17,7 +17,7 @@ from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application
 from dicast.app.domain.printable import printable
-from dicast.errors import Exit
+from dicast.errors import Exit, meant
 
 STATES = {"valid": "green", "revoked": "red"}
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -31,10 +31,11 @@ def issue_token(
     """Print a new token on standard output, and what it permits on standard error."""
     dicast, known = application(terminal), [scope for scope in Scope if scope is not Scope.NODE_HEARTBEAT]
     if wrong := next((scope for scope in scopes if scope not in known), None):
-        raise Refused(f"--scope must be one of {', '.join(known)}, got {wrong!r}")
+        raise Refused(f"--scope must be one of {', '.join(known)}, got {wrong!r}{meant(wrong, known)}")
     unknown = sorted(set(pools or ()) - set(dicast.pools.pools))
     if unknown:
-        raise Refused(f"--pool must be one of {', '.join(dicast.pools.pools)}, got {unknown[0]!r}")
+        listed = ", ".join(dicast.pools.pools)
+        raise Refused(f"--pool must be one of {listed}, got {unknown[0]!r}{meant(unknown[0], dicast.pools.pools)}")
     token = dicast.tokens.issue(
         subject, map(Scope, scopes), ttl_s=seconds("--ttl", ttl), node=node, pools=pools, labels=labels
     )

@@ -11,6 +11,7 @@ from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.statistics import finished
 from dicast.app.domain.calibration import Calibration, Method
 from dicast.app.reports.durable import replacing
+from dicast.errors import alternatives
 
 
 def calibrate_job(
@@ -25,7 +26,7 @@ def calibrate_job(
     known = [dimension.id for dimension in found.report.dimensions]
     for name in dimensions:
         if name not in known:
-            raise Refused(f"--dimension: {name!r} is none of the job's; there are {', '.join(known)}")
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, known)}")
     maps, missing = calibrate(found.folder, found.report, method, dimensions or known)
     if not maps:
         raise Refused(f"no judge can be calibrated, because {missing[0].reason}")

@@ -22,6 +22,7 @@ from dicast.app.cli.pools import node_lines, pool_blocks
 from dicast.app.cli.run import application
 from dicast.app.monitoring.snapshot import SharedState
 from dicast.app.operations import pools
+from dicast.errors import alternatives
 from dicast.workers.admission.overrides import OverrideError, Overrides
 
 WATCH_EVERY_S = 1.0
@@ -111,7 +112,7 @@ def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], 
         raise Refused("nothing to take back; name overrides, or say --all")
     for name in taken:
         if name not in known:
-            raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
+            raise OverrideError(f"there is no override {name!r}{alternatives(name, known)}")
     dicast = application(terminal)
     pool = _meant(dicast, pool)
     _change(terminal, dicast, pool, dict.fromkeys(taken))

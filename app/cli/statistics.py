@@ -26,6 +26,7 @@ from dicast.app.reports.folders import job_folder
 from dicast.app.reports.ratings import submitted_ratings
 from dicast.config.nearest import nearest_file
 from dicast.config.settings import Settings, environment
+from dicast.errors import alternatives
 
 TRIES = 3
 """How often the computation is tried while somebody else changes the report."""
@@ -238,7 +239,7 @@ def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str 
     known = [dimension.id for dimension in found.report.dimensions]
     for name in wishes.dimensions:
         if name not in known:
-            raise Refused(f"--dimension: {name!r} is none of the job's; there are {', '.join(known)}")
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, known)}")
     costs = _costs([agent.name for agent in found.report.agents], wishes.costs)
     fronts = panel_fronts(
         found.folder, found.report, costs, dimensions=wishes.dimensions or known, largest=wishes.largest,
@@ -267,7 +268,7 @@ def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
         except ValueError:
             cost = -1.0
         if name not in judges:
-            raise Refused(f"--cost: {name!r} is no judge of the job; there are {', '.join(judges)}")
+            raise Refused(f"--cost: {name!r} is no judge of the job{alternatives(name, judges)}")
         if not 0 <= cost < float("inf"):
             raise Refused(f"--cost: {name} must cost a number >= 0 an item, got {text!r}")
         named[name] = cost

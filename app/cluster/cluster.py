@@ -13,6 +13,7 @@ from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, Unknown
 from dicast.app.cluster.queues import Waiting, waiting_units
 from dicast.app.cluster.satisfied import unsatisfied
 from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
+from dicast.errors import meant
 from dicast.workers.admission.holders import read_holder
 from dicast.workers.nodes.orders import OrderKind, Orders, Requests
 from dicast.workers.nodes.reaper import restore_messages
@@ -137,7 +138,8 @@ class Cluster:
         if candidates:
             ids = ", ".join(found.id for found in candidates)
             raise UnknownNode(f"{len(candidates)} nodes are called {node}; name one by its id: {ids}")
-        raise UnknownNode(f"no node has the id or name {node!r}; dicast cluster nodes lists them")
+        near = meant(node, [word for found in nodes for word in (found.id, found.name)])
+        raise UnknownNode(f"no node has the id or name {node!r}{near or '; dicast cluster nodes lists them'}")
 
     def status(self) -> ClusterStatus:
         """Return the installation in numbers, all at about one instant."""

@@ -7,7 +7,7 @@ the worker before it starts, with a message that says what to use instead.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import click
@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from dicast.app.domain.printable import printable
 from dicast.config.values import label
-from dicast.errors import DicastError, nearest
+from dicast.errors import DicastError, alternatives
 from dicast.workers.runtime.pool import TaskPool
 
 _OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"
@@ -82,9 +82,18 @@ def check_queues(options: Mapping[str, Any], known: Collection[str]) -> None:
     for name, flag in (("queues", "-Q"), ("exclude_queues", "-X")):
         for queue in str_to_list(options.get(name)) or ():
             if queue not in known:
-                near = nearest(queue, known)
-                hint = f"; did you mean {near}?" if near else f"; there are {', '.join(sorted(known))}"
-                raise OptionRefused(f"{flag} names no queue of this application: {printable(queue, QUEUE_SHOWN)}{hint}")
+                named = printable(queue, QUEUE_SHOWN)
+                hint = alternatives(queue, sorted(known))
+                raise OptionRefused(f"{flag} names no queue of this application: {named}{hint}")
+
+
+def check_roles(roles: Iterable[str], known: Collection[str]) -> None:
+    """Raise `OptionRefused` for a role that is neither a pool's name nor 'control': nobody would notice that this
+    worker does not read what was meant."""
+    for role in roles:
+        if role not in known:
+            named = printable(role, QUEUE_SHOWN)
+            raise OptionRefused(f"DICAST_NODE_ROLES names no pool and no role: {named}{alternatives(role, known)}")
 
 
 def labels(options: Mapping[str, Any]) -> dict[str, str]:

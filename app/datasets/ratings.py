@@ -1,17 +1,19 @@
 """Ratings by people: read from a file of their own or from columns beside the items, and checked one by one.
 
 Long form has a row a rating. Wide form has a row an item (and rater) and a column a dimension; a file is taken as wide
-where `columns` says so, or where it has no column for the dimension but columns with the dimensions' ids. An empty cell
-is a missing rating. On scales of labels and preferences a cell holds the label, as the scale writes it, or its number;
-of a checklist the share of its questions that are answered with yes. Of a list of candidates it holds their order
-(app/domain/order.py), which rates all pairs of the list that are judged. Whatever else is no score on its dimension's
-scale raises `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
+where `columns` says so, or where it has no column for the dimension but columns with the dimensions' ids. A column that
+seems to be a misspelt one is refused, since its ratings would be lost. An empty cell is a missing rating.
+
+On scales of labels and preferences a cell holds the label, as the scale writes it, or its number; of a checklist the
+share of its questions that are answered with yes. Of a list of candidates it holds their order (app/domain/order.py),
+which rates all pairs of the list that are judged. Whatever else is no score on its dimension's scale raises
+`DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dicast.app.datasets.errors import DatasetError, quoted
@@ -23,10 +25,13 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.order import OrderError, PairsOfList, preferences
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
+from dicast.app.domain.text import shown
 from dicast.errors import nearest
 
 ROUNDED = 0.005 + 1e-9
 """How far a share may lie from that of a whole number of questions and still mean it: it has at least two decimals."""
+COLUMNS_SEEN, COLUMNS_SHOWN = 10_000, 50
+"""How many names of columns are remembered of rows that may differ, and shown. Beyond, nothing is said of them."""
 INLINE = "items"
 """Stands for the file in messages about ratings beside items that came with the job."""
 
@@ -78,15 +83,16 @@ def ratings_of_file(
     with opened(file_of(source)) as table:
         columns = source.columns or _columns_by_name(source, table, dimensions)
         reader = _Reader(source, str(source.path), dimensions, columns)
-        needed = {c for v in columns.values() for c in ([v] if isinstance(v, str) else v.values())}
-        if columns:
-            reader.check_columns(table, needed, "columns")
-        else:
-            reader.check_names(table)
+        if source.columns:
+            reader.check_columns(table, source.named_columns, "columns")
+        if table.closed or not columns:
+            reader.check_names(table.columns)
+        if not columns:
             for setting in ("dimension_field", "score_field"):
                 reader.check_columns(table, {getattr(source, setting)}, setting)
         reader.check_columns(table, {source.item_field}, "item_field")
         for row in table.rows(None):
+            reader.see(row.fields)
             item = reader.item_id(row.fields, row.place)
             rated = Rated(item) if pairs_of is None else _of_list(item, pairs_of)
             if rated is None:
@@ -96,6 +102,9 @@ def ratings_of_file(
             found = reader.wide(rated, row.fields, row.place) if columns else reader.long(rated, row.fields, row.place)
             for rating in found:
                 yield PlacedRating(rating, row.place)
+        if not table.closed:
+            reader.check_names(reader.seen)
+            reader.check_seen(source.named_columns, "columns")
 
 
 def _of_list(item: str, pairs_of: PairsOf) -> Rated | None:
@@ -123,23 +132,31 @@ def _beside(
     if not isinstance(items, ItemSource):
         reader = _Reader(source, INLINE, job.dimensions, source.columns)
         for item in items:
+            reader.see(item.metadata)
             place = f"item {quoted(item.id)}"
             for rating in reader.wide(of(item), item.metadata, place):
                 yield PlacedRating(rating, place)
+        reader.check_seen(source.named_columns, "ratings.columns")
         return
     with opened(items) as table:
         item_of = ItemReader(items, table).item
         reader = _Reader(source, items.path, job.dimensions, source.columns)
         reader.check_columns(table, source.named_columns, "ratings.columns")
         for row in limited(items, table, None):
+            reader.see(row.fields)
             for rating in reader.wide(of(item_of(row)), row.fields, row.place):
                 yield PlacedRating(rating, row.place)
+        if not table.closed and items.limit is None:
+            reader.check_seen(source.named_columns, "ratings.columns")
 
 
 def _columns_by_name(source: RatingSource, table: Table, dimensions: list[Dimension]) -> dict[str, str]:
-    if source.dimension_field in table.columns:
+    """Return the columns that are named like dimensions, by dimension; none if the file is in long form. Where rows may
+    differ, later ones may have columns that the first one lacks."""
+    ids = [dimension.id for dimension in dimensions]
+    if source.dimension_field in table.columns or not any(name in table.columns for name in ids):
         return {}
-    return {dimension.id: dimension.id for dimension in dimensions if dimension.id in table.columns}
+    return {name: name for name in ids if name in table.columns or not table.closed}
 
 
 class _Reader:
@@ -152,17 +169,42 @@ class _Reader:
         self._source, self.path = source, path
         self._scales = {dimension.id: dimension.scale for dimension in dimensions}
         self._columns = columns
+        self.seen: set[str] = set()
 
-    def check_names(self, table: Table) -> None:
-        """Raise `DatasetError` for a column that seems to be a misspelt dimension, in a sheet with a column per
-        dimension."""
-        fields = {self._source.item_field, self._source.rater_field, self._source.score_field}
-        if self._source.dimension_field in table.columns:
-            return
-        for column in table.columns:
-            near = nearest(column, self._scales)
-            if near is not None and column not in fields:
-                raise DatasetError(self.path, f"unknown dimension {quoted(column)}; did you mean {quoted(near)}?")
+    def see(self, fields: Mapping[str, Any]) -> None:
+        """Remember the names of a row's columns."""
+        if len(self.seen) < COLUMNS_SEEN:
+            self.seen.update(fields)
+
+    def check_seen(self, names: set[str], setting: str) -> None:
+        """Raise `DatasetError` for a named column that no row has had, if there were rows."""
+        missing = sorted(names - self.seen)
+        if missing and self.seen and len(self.seen) < COLUMNS_SEEN:
+            known = ", ".join(quoted(column) for column in sorted(self.seen)[:COLUMNS_SHOWN])
+            near = nearest(missing[0], self.seen)
+            hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {known}"
+            raise DatasetError(self.path, f"{setting}: no row has a column {quoted(missing[0])}; {hint}")
+
+    def check_names(self, columns: Collection[str]) -> None:
+        """Raise `DatasetError` for a column that seems to be a misspelt one, if there is none of the right name: of a
+        dimension, in a sheet with a column per dimension that does not name them, the rater's or the probability's."""
+        source = self._source
+        optional = {source.rater_field: "rater_field", source.probability_field: "probability_field"}
+        fields = {source.item_field, source.dimension_field, source.score_field, *optional, *source.named_columns}
+        by_name = source.dimension_field not in columns and not source.columns
+        wanted = [name for name in (*(self._scales if by_name else ()), *optional) if name not in columns]
+        for column in columns:
+            near = nearest(column, wanted) if column not in fields and column not in self._scales else None
+            if near in optional:
+                raise DatasetError(
+                    self.path, f"{optional[near]}: no column {quoted(near)}; did you mean {quoted(column)}? "
+                    f"Then write `{optional[near]}: {shown(column, 60)}`; if not, give that column another name",
+                )  # fmt: skip
+            if near is not None:
+                raise DatasetError(
+                    self.path, f"unknown dimension {quoted(column)}; did you mean {quoted(near)}? If it is another "
+                    "column, name those with ratings in `columns`",
+                )  # fmt: skip
 
     def check_columns(self, table: Table, names: set[str], setting: str) -> None:
         """Raise `DatasetError` if a named column is missing. Rows of JSONL may differ, so there it is raised only if

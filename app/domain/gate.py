@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dicast.app.domain.fields import Id, Strict
-from dicast.app.domain.printable import meant
+from dicast.errors import meant
 
 MAX_CHECKS = 200
 LEVEL = 0.05

@@ -19,11 +19,11 @@ from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataNam
 from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
-from dicast.app.domain.printable import alternatives
 from dicast.app.domain.probes import Probes, author_column, names, tried
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
 from dicast.app.domain.records import inline_items
+from dicast.errors import alternatives
 
 Orders = Literal["both", "given"]
 """The orders in which a judge is shown the two texts of a pair: both, one after the other, or only as given."""

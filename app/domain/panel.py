@@ -14,8 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dicast.app.domain.printable import alternatives
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 
 TRIMMED_SHARE = 0.2
 NEARLY = 1e-9

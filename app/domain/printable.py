@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-
-from dicast.errors import nearest
 
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # A spreadsheet may skip what stands before the sign, and reads the full-width signs as the plain ones.
@@ -33,15 +30,3 @@ def _escaped(char: str) -> str:
 def cell(text: str) -> str:
     """Return a text that no spreadsheet takes for a formula: a risky one gets a leading apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
-
-
-def alternatives(name: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the name that was probably meant, or all names there are."""
-    names = list(known)
-    return meant(name, names) or f"; there are {', '.join(names) or 'none'}"
-
-
-def meant(name: object, known: Iterable[str]) -> str:
-    """Return the hint at the name that was probably meant; empty where none is near."""
-    near = nearest(str(name), known)
-    return f"; did you mean {near!r}?" if near is not None else ""

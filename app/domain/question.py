@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
-from dicast.app.domain.printable import alternatives
+from dicast.errors import alternatives
 
 PAGE = 25
 """The fewest further items that are judged between two looks; at least a twentieth of those judged so far."""

@@ -28,6 +28,7 @@ from pydantic import (
 )
 
 from dicast.app.domain.fields import Strict, Text, printable_text
+from dicast.errors import meant
 
 MAX_SCALE_WIDTH = 1000
 MAX_SCORE = 10**9
@@ -109,7 +110,9 @@ class Scale(Strict):
         """Set the bounds that follow from the kind. A scale may be of one kind only."""
         if isinstance(data, str):
             if data not in SHORT:
-                raise ValueError(f"must be a mapping, or one of {', '.join(SHORT)}, got {data[:60]!r}")
+                raise ValueError(
+                    f"must be a mapping, or one of {', '.join(SHORT)}, got {data[:60]!r}{meant(data, SHORT)}"
+                )
             data = SHORT[data]
         if not isinstance(data, dict):
             return data

@@ -36,6 +36,7 @@ from dicast.app.domain.conversation import Turn
 from dicast.app.domain.image import Image, named
 from dicast.app.domain.item import Item, ItemKind
 from dicast.app.domain.material import TemplateError, quoted
+from dicast.errors import alternatives
 
 MAX_TEMPLATE_CHARS = 20_000
 STEPS = 200_000
@@ -292,7 +293,7 @@ def _check(tree: nodes.Template) -> Set[str]:
             raise TemplateError(f"line {node.lineno}: templates have no self")
     used = find_undeclared_variables(tree)
     for name in sorted(used - FIELDS):
-        raise TemplateError(f"items have no {name!r}; there are {', '.join(sorted(FIELDS))}")
+        raise TemplateError(f"items have no {name!r}{alternatives(name, sorted(FIELDS))}")
     if not any(used.issuperset(names) for names in JUDGED.values() if names):
         raise TemplateError(
             "it shows nothing of what is judged: {{ text }} is missing, or {{ text_a }} and {{ text_b }}, or "
@@ -318,7 +319,7 @@ def _whole(text: str) -> bool:
 
 
 def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
-    return f"line {node.lineno}: there is no {kind} {node.name!r}; there are {', '.join(known)}"
+    return f"line {node.lineno}: there is no {kind} {node.name!r}{alternatives(node.name, known)}"
 
 
 @pass_context

@@ -25,7 +25,7 @@ import orjson
 
 from dicast.app.domain.rating import MAX_RATERS
 from dicast.app.reports.durable import replacing, sync_folder
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 from dicast.workers.system.private_files import make_folder, open_or_create
 
 FOLDER = "rating"
@@ -255,5 +255,5 @@ def _named(dimensions: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
     for dimension in dimensions:
         if dimension["id"] == name:
             return dimension
-    known = ", ".join(dimension["id"] for dimension in dimensions)
-    raise RatingRefused(f"dimension: {name[:200]!r} is none of the job's; there are {known}")
+    known = alternatives(name, [dimension["id"] for dimension in dimensions])
+    raise RatingRefused(f"dimension: {name[:200]!r} is none of the job's{known}")

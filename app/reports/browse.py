@@ -20,7 +20,7 @@ from typing import Any, Literal
 import duckdb
 
 from dicast.app.domain.report import Report
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 
 PARQUET = "opinions.parquet"
 MEMORY = "160MB"
@@ -133,7 +133,7 @@ class Browser:
         names = [dimension.id for dimension in report.dimensions]
         for wanted, known in ((wishes.dimension, names), (wishes.judge, [agent.name for agent in report.agents])):
             if wanted is not None and wanted not in known:
-                raise NoSuchItem(f"{wanted!r} is none of the job's; there are {', '.join(known[:20])}")
+                raise NoSuchItem(f"{wanted!r} is none of the job's{alternatives(wanted, known[:20])}")
         asked = self._cursor()
         try:
             table = self._table(asked, folder, report, wishes.judge)

@@ -39,7 +39,7 @@ from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.files import PROBES
 from dicast.app.reports.ratings import read_ratings
 from dicast.app.statistics.arrays import Bools, Floats, Ints
-from dicast.errors import DicastError
+from dicast.errors import DicastError, meant
 
 PARQUET = "opinions.parquet"
 SIDES = ("candidate_a", "candidate_b"), ("system_a", "system_b")
@@ -54,9 +54,8 @@ class NotKept(DicastError, LookupError):
 
     def __init__(self, name: str, kept: Sequence[str]) -> None:
         there = ", ".join(kept) or "none"
-        super().__init__(
-            f"the job kept no metadata {name!r} ({there}): say `groups: [{name}]` or `keep: [{name}]` in it"
-        )
+        advice = meant(name, kept) or f": say `groups: [{name}]` or `keep: [{name}]` in it"
+        super().__init__(f"the job kept no metadata {name!r} ({there}){advice}")
 
 
 def load_scores(

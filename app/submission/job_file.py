@@ -151,7 +151,27 @@ def override(document: dict[str, Any], assignment: str) -> None:
     except JobFileError as error:
         raise JobFileError(f"--set {printable(assignment, 80)}: {error}") from None
     except (ValueError, IndexError, TypeError):
-        raise JobFileError(f"--set {printable(assignment, 80)}: the job has no such place") from None
+        reason = _no_such_place(document, path.split("."))
+        raise JobFileError(f"--set {printable(assignment, 80)}: the job has no such place{reason}") from None
+
+
+def _no_such_place(document: dict[str, Any], path: list[str]) -> str:
+    """Return where a path of `--set` leaves the job, and what is there."""
+    place: Any = document
+    for at, name in enumerate(path):
+        if isinstance(place, dict):
+            place = place.get(name, {})
+        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        else:
+            field = printable(".".join(path[:at]), 80)
+            if isinstance(place, list):
+                counts = f"0 to {len(place) - 1}" if place else "none"
+                named = [str(one.get("name", one.get("id", ""))) for one in place if isinstance(one, dict)]
+                number = f", {name!r} is number {named.index(name)}" if name in named else ""
+                return f": {field} is a list, whose entries have the numbers {counts}{number}"
+            return f": {field} is {printable(repr(place), 60)}, which has no parts"
+    return ""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from dicast.app.domain.rating import NOBODY_NAMED
 from dicast.app.domain.report import Report
 from dicast.app.reports.assessing import MISSING, NoLibraries
 from dicast.app.reports.durable import replacing
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 
 if TYPE_CHECKING:
     from dicast.app.statistics.sampling import Sample
@@ -84,7 +84,8 @@ def _drawn(job: EvaluationJob, wishes: SampleWishes, rng: Any) -> tuple[Sample, 
         if wishes.strata is not None:
             strata = [_stratum(item, wishes.strata) for item in _items(job)]
             if all(value == NO_VALUE for value in strata):
-                raise NoSample(f"no item has {wishes.strata!r} in its metadata")
+                known = sorted({name for item in _items(job) for name in item.metadata})
+                raise NoSample(f"no item has {wishes.strata!r} in its metadata{alternatives(wishes.strata, known)}")
             return draw_stratified(strata, wishes.size, rng), len(strata)
         count = sum(1 for _ in _items(job))
         return draw_sample(count, wishes.size, rng), count

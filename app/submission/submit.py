@@ -30,7 +30,7 @@ from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
 from dicast.app.submission.templates import Trials
 from dicast.app.tracing import HEADER, Tracer, current
-from dicast.config.pools import PROVIDERS, Pools, PoolSpec
+from dicast.config.pools import PROVIDERS, Pools, PoolSpec, UnknownPool
 from dicast.config.settings import Settings
 from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
@@ -284,7 +284,7 @@ def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
 
     Raises `UnknownPool`, or `JobRefused` if two deployments are the same, or a pool does not serve the model.
     """
-    specs = [pools.get(deployment.pool) for deployment in agent.choices]
+    specs = [_pool(pools, deployment.pool, f"agents: {agent.name!r}") for deployment in agent.choices]
     seen: set[tuple[str, str]] = set()
     for spec, deployment in zip(specs, agent.choices, strict=True):
         _check_model(agent.name, deployment, spec, pools)
@@ -293,6 +293,14 @@ def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
             raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
         seen.add(place)
     return specs
+
+
+def _pool(pools: Pools, name: str, field: str) -> PoolSpec:
+    """Return a pool. Raises `UnknownPool` with the job's field that names it."""
+    try:
+        return pools.get(name)
+    except UnknownPool as error:
+        raise UnknownPool(f"{field}: {error}") from None
 
 
 def _models(agent: Agent, specs: Sequence[PoolSpec]) -> list[str]:

@@ -29,7 +29,7 @@ from dicast.app.reports.files import read_opinions
 from dicast.app.reports.folders import job_folder
 from dicast.app.submission.job_file import load_job, load_rubric
 from dicast.config.settings import environment
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives
 
 LOOK_FIRST_S, LOOK_MAX_S = 0.05, 0.5
 ARGUMENT_CHARS, MOST_TOLD = 300, 6
@@ -136,7 +136,7 @@ class Judging:
             least = dict.fromkeys(wanted, float(at_least))
         for dimension in least:
             if dimension not in wanted:
-                raise NotJudged(f"at_least: {dimension!r} is none of the dimensions, which are {', '.join(wanted)}")
+                raise NotJudged(f"at_least: {dimension!r} is none of the dimensions{alternatives(dimension, wanted)}")
         for dimension in wanted:
             _check_threshold(self._dimension(dimension), least.get(dimension))
         self._count += 1

@@ -103,7 +103,15 @@ def test_defaults_follow_from_who_answers(lines, expected):
         (f'[pools.{"x" * 101}]\nprovider = "local"', "may hold only"),
         ("[pools]\np = 3", "pool 'p' must be a table"),
         ("[pools.p]", "pool 'p': provider is missing"),
-        ('[pools.p]\nprovider = "opena"', "pool 'p': provider must be one of openai, anthropic, local, simulated, got"),
+        (
+            '[pools.p]\nprovider = "opena"',
+            "pool 'p': provider must be one of openai, anthropic, local, simulated, got 'opena'; did you mean 'openai'",
+        ),
+        (
+            '[pools.p]\nprovider = "openai"\ndialect = "antropic"',
+            "pool 'p': dialect must be one of openai, anthropic, got 'antropic'; did you mean 'anthropic'?",
+        ),
+        ('[pools.p]\nprovider = "local"\nzzz = 1', "pool 'p': unknown key 'zzz'; there are provider, dialect, model, "),
         ('[pools.p]\nprovidr = "openai"', "pool 'p': unknown key 'providr'; did you mean 'provider'?"),
         ('[pools.p]\nprovider = "openai"', "pool 'p': model is missing"),
         ('[pools.p]\nprovider = "openai"\nmodel = ""', "pool 'p': model must be a printable text"),

@@ -102,7 +102,8 @@ def test_what_an_item_lacks_is_named(template: str, said: str) -> None:
     "template, said",
     [
         ("hello", "{{ text }} is missing"),
-        ("{{ text }}{{ txt }}", "items have no 'txt'; there are id, images, messages, metadata, prompt,"),
+        ("{{ text }}{{ txt }}", "items have no 'txt'; did you mean 'text'?"),
+        ("{{ text }}{{ quux }}", "items have no 'quux'; there are id, images, messages, metadata, prompt,"),
         ("{{ text ", "line 1: unexpected end of template"),
         ("{{ 'a' * 10**9 }}{{ text }}", "templates have no mul"),
         ("{{ 10**10**10 }}{{ text }}", "templates have no pow"),

@@ -178,6 +178,8 @@ def test_scores_and_ratings_stand_in_their_places(tmp_path: Path) -> None:
     assert found.cluster is not None and found.cluster[1].tolist()[:4] == [0, 0, 1, 1]
     with pytest.raises(NotKept, match="the job kept no metadata 'lang'"):
         load_scores(folder, report, by=["lang"])
+    with pytest.raises(NotKept, match=r"no metadata 'sytem' \(.*system.*\); did you mean 'system'"):
+        load_scores(folder, report, by=["sytem"])
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_misspelled_marker(judge):
         "FAILED", "PASSED", "PASSED",
     )  # fmt: skip
     assert re.search(r"sound is \d+\.\d\d; at least 10 is wanted\n +[ab] gave \d+: \w+", done.stdout)
-    assert "'nothing' is none of the dimensions, which are clear" in done.stdout
+    assert "'nothing' is none of the dimensions; there are clear" in done.stdout
     assert re.search(r"^FAILED test_it.py::test_too_high - [^j].*; at least 10 is wan", done.stdout, re.MULTILINE)
     assert "clear has a scale of 1 to 10, got 11" in done.stdout
     assert "the marker dicast takes dimensions= and at_least=, got dimension" in done.stdout

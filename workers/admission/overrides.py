@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from dicast.errors import DicastError
+from dicast.errors import DicastError, alternatives, meant
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.classic import ClassicConfig
 from dicast.workers.policy.error_budget import ErrorBudget
@@ -76,7 +76,7 @@ class Overrides:
         known = [f.name for f in fields(self)]
         for name, value in override.items():
             if name not in known:
-                raise OverrideError(f"there is no override {name!r}; there are {', '.join(known)}")
+                raise OverrideError(f"there is no override {name!r}{alternatives(name, known)}")
             _check(name, value)
         set = replace(self, **override)
         if set.limit is not None and set.ceiling is not None and set.limit > set.ceiling:
@@ -176,7 +176,8 @@ def _check(name: str, value: Any) -> None:
         wanted = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
         wanted += f" and <= {most:g}" if name in _MOST else ""
     if not valid:
-        raise OverrideError(f"{name} must be {wanted}, got {value!r}")
+        near = meant(value, _CHOICES[name]) if name in _CHOICES else ""
+        raise OverrideError(f"{name} must be {wanted}, got {value!r}{near}")
 
 
 def _is_number(value: Any) -> bool:
