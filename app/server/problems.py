@@ -159,4 +159,6 @@ def _unforeseen(request: Request, error: Exception) -> Response:
     name = secrets.token_hex(4)
     # Starlette raises it again after the answer, and the server's log has it whole.
     logger.error("%s %s: %s (%s)", request.method, request.url.path, type(error).__name__, name)
-    return problem(500, "internal", f"something went wrong here; see {name} in the server's log", headers=HEADERS)
+    return problem(
+        500, "internal", f"something went wrong here; the server's log has more under {name}", headers=HEADERS
+    )
