@@ -76,7 +76,7 @@ def test_units_wait_for_a_worker_that_has_the_key(cluster):
     """None is called or fails for want of it; what is missing is said at once, and in the worker's log."""
     c = warmed(cluster, "--api-key", "right")
     job_id = c.submit(a_job(agents=1, dimensions=10, items=UNITS // 10))
-    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for", 5)
+    why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for")
     assert re.fullmatch(r"the units of pool sim wait, for no living node takes them: w0@\S+ has no SIM_KEY", why)
     assert c.app.cluster.status().unsatisfied == [why]
     assert why in [finding.message for finding in unserved(c.app)]

@@ -41,7 +41,7 @@ class Watched:
         self.foreign: list[str] = []
         self.expected: list[str] = []
         """Parts of messages that a test provokes."""
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda told: self.errors.append(told.text) if told.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", self._requested)
