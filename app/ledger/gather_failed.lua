@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- gather_failed.lua: a page of a job could not be written to its file. Tries at different times count until a page is
--- closed again; with so many, over so long, the job is to be cancelled. One that is cancelled already waits for no disk.
+-- closed again; with so many, over so long, the job is to be cancelled. One that is cancelled already waits for no
+-- disk.
 -- KEYS  1 job  2 clock
 -- ARGV  1 now_ms  2 why  3 ms between two tries that count  4 tries  5 ms between the first and the last of them
 --       6 a name of this attempt

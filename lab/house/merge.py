@@ -46,7 +46,7 @@ class Import(NamedTuple):
         return f"{source}{bound}{f'  {self.comment}' if self.comment else ''}"
 
 
-class Source:
+class ModuleSource:
     """A file's text and tree, and where a node stands in the text."""
 
     def __init__(self, text: str) -> None:
@@ -176,7 +176,7 @@ class Rewriting:
     """One file's imports, names and strings, as they will be. `new` is the module that the file becomes a part of, and
     whose imports are collected; None leaves imports in their places."""
 
-    def __init__(self, plan: Plan, source: Source, new: str | None, where: str) -> None:
+    def __init__(self, plan: Plan, source: ModuleSource, new: str | None, where: str) -> None:
         self.plan, self.source, self.new, self.where = plan, source, new, where
         self.edits: list[Edit] = []
         self.imports: list[Import] = []
@@ -279,7 +279,7 @@ class Rewriting:
                 self.edits.append(Edit(begins, ends, other))
 
 
-def ordered(parts: list[str], sources: dict[str, Source]) -> list[str]:
+def ordered(parts: list[str], sources: dict[str, ModuleSource]) -> list[str]:
     """Return the parts of a module, each behind those that it imports at its top."""
     needs: dict[str, list[str]] = {}
     for part in parts:
@@ -301,7 +301,7 @@ def ordered(parts: list[str], sources: dict[str, Source]) -> list[str]:
     return order
 
 
-def merged(plan: Plan, new: str, sources: dict[str, Source]) -> tuple[str, list[str]]:
+def merged(plan: Plan, new: str, sources: dict[str, ModuleSource]) -> tuple[str, list[str]]:
     """Return the text of a module that is made of several, and what stands in its way."""
     parts = plan.parts[new]
     problems: list[str] = []
@@ -346,7 +346,7 @@ def merged(plan: Plan, new: str, sources: dict[str, Source]) -> tuple[str, list[
 def main() -> int:
     """Merge; return 1 and change nothing if something stands in the way."""
     plan = Plan()
-    sources = {name: Source(path.read_text()) for name, path in plan.files.items()}
+    sources = {name: ModuleSource(path.read_text()) for name, path in plan.files.items()}
     built, problems = {}, []
     for new, parts in plan.parts.items():
         if len(parts) > 1:
@@ -363,7 +363,7 @@ def main() -> int:
             if not any(each.is_symlink() for each in (path, *path.parents)) and not str(
                 path.relative_to(HOME)
             ).startswith(KEPT):
-                source = Source(path.read_text())
+                source = ModuleSource(path.read_text())
                 path.write_text(edited(source.text, Rewriting(plan, source, None, str(path)).edits))
     for path in plan.files.values():
         path.unlink()

@@ -36,7 +36,7 @@ KNOWN_WITHIN_S = 120
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-class Server:
+class LanguageServer:
     """A language server on a copy of the tree in which `dicast/app` and its kin are folders and not links: the server
     follows no links when it looks for files."""
 
@@ -231,7 +231,7 @@ def _bindings(scope: ast.AST, name: str, lines: list[str]) -> Iterator[tuple[int
 def main() -> int:
     """Apply a file of renames; return 1 if any could not be done."""
     entries = json.loads(Path(sys.argv[1]).read_text())
-    server = Server()
+    server = LanguageServer()
     undone = 0
     try:
         for entry in (each for each in entries if "find" not in each):

@@ -55,11 +55,12 @@ def near(one: dict[str, Any], planted: float) -> bool:
     return bool(abs(effect["value"] - planted) <= 0.75 * (effect["high"] - effect["low"]))
 
 
+@pytest.mark.timeout(200)
 def test_planted_biases_are_found(cluster: Any) -> None:
     one = cluster(*PLANTED)
     one.worker(MAX_CONCURRENT_LLM_CALLS="8")
     job_id = one.submit(a_job(id="planted"))  # the attacks follow from it
-    report = one.report(job_id)
+    report = one.report(job_id, 110)
 
     assert report["status"] == "completed" and report["failed"] == report["missing"] == 0
     assert report["scored"] == ITEMS * 4 and report["probed"] == 3 * ITEMS * 4 and report["units"] == 4 * ITEMS * 4
