@@ -121,13 +121,16 @@ class _Reserved:
         self._written += len(piece)
 
     def keep(self, name: str) -> bool:
-        """Truncate the file to what was written and move it to its place; returns whether there was no such file."""
+        """Truncate the file to what was written and move it to its place; returns whether there was no such file.
+
+        Raises `FolderFull`, OSError."""
         self._file.flush()
         self._file.truncate(self._written)
         os.fsync(self._file.fileno())
         path = self._folder / name
-        is_new = not path.exists()
-        self._path.replace(path)
+        with self._alone():  # whoever scans the folder meanwhile might see the file under neither name
+            is_new = not path.exists()
+            self._path.replace(path)
         sync_folder(self._folder)
         return is_new
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -79,7 +80,8 @@ def test_uploads_at_once_never_pass_what_the_folder_may_hold(tmp_path: Path, red
 
     def look() -> None:
         while not stopped.wait(0.001):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError), (tmp_path / "uploads" / ".lock").open("rb+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # no file grows or moves while they are added up
                 most.append(sum(files_of(tmp_path / "uploads").values()))
 
     def body(n: int) -> Iterator[bytes]:

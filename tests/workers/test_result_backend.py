@@ -1,6 +1,7 @@
 """The result backend: Celery's results to the byte, by a way on which the loop never waits."""
 
 import asyncio
+import gc
 import itertools
 import json
 import subprocess
@@ -47,6 +48,7 @@ def own_server():
     """One that may be stopped: nobody else's results lie there."""
     server = Server()
     yield server
+    gc.collect()  # a result that nobody holds any more unsubscribes, which needs its server
     server.remove()
 
 
