@@ -30,10 +30,10 @@ from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE
 from dicast.app.submission.submit import (
     Prepared,
     check_libraries,
-    prepared,
+    field_needing_libraries,
+    prepare,
     submit,
     traced_submission,
-    wanting_libraries,
 )
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
@@ -290,8 +290,8 @@ class Dicast(Celery):  # type: ignore[misc]
         return super().send_task(name, *args, **options)
 
     def prepared(self, job: EvaluationJob | Mapping[str, Any], *, image_files: bool = True) -> Prepared:
-        """Make all checks of a job that need no store; see `dicast.app.submission.submit.prepared`."""
-        return prepared(job, pools=self.pools, settings=self.settings, image_files=image_files)
+        """Make all checks of a job that need no store; see `dicast.app.submission.submit.prepare`."""
+        return prepare(job, pools=self.pools, settings=self.settings, image_files=image_files)
 
     def submit(
         self, job: Prepared | EvaluationJob | Mapping[str, Any], *, start_in_s: float = 0.0,
@@ -301,7 +301,7 @@ class Dicast(Celery):  # type: ignore[misc]
         `JobRefused` if no living worker has the libraries that the job's question needs, and logs a warning if they
         are missing for the job's statistics."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
-        if wanting_libraries(ready.job) and (said := check_libraries(ready.job, self.registry.alive())):
+        if field_needing_libraries(ready.job) and (said := check_libraries(ready.job, self.registry.alive())):
             logger.warning("job %s: %s", ready.id, said, extra={"event": "no_libraries", "job": ready.id})
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or callers would get the result of an earlier job with this id

@@ -183,7 +183,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
 async def deliver(job_id: str) -> dict[str, Any]:
     """Return an ended job's report as this task's result, for the rest of a canvas. Raises `JobLost`, or Celery's
     `TaskRevokedError`."""
-    end = Ended.of(await retry_until_available(lambda: services().ledger.progress(job_id)))
+    end = Ended.from_record(await retry_until_available(lambda: services().ledger.progress(job_id)))
     if end is None or end.lost:
         raise JobLost(job_id)
     if end.revoked:

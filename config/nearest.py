@@ -13,15 +13,15 @@ from dicast.errors import nearest
 FILES_LOOKED_AT = 1000
 
 
-def slip(name: str, known: Iterable[str], *, most: int) -> str | None:
+def slip(name: str, choices: Iterable[str], *, most: int) -> str | None:
     """Return the known name that differs from `name` by letter case or by at most `most` letters, or None. It is far
     stricter than `nearest`, for names that may belong to another program."""
-    for each in known:
-        if abs(len(each) - len(name)) <= most:
-            changes = difflib.SequenceMatcher(None, name.upper(), each.upper(), autojunk=False).get_opcodes()
+    for choice in choices:
+        if abs(len(choice) - len(name)) <= most:
+            changes = difflib.SequenceMatcher(None, name.upper(), choice.upper(), autojunk=False).get_opcodes()
             edits = sum(max(to_a - a, to_b - b) for kind, a, to_a, b, to_b in changes if kind != "equal")
-            if name != each and edits <= most:
-                return each
+            if name != choice and edits <= most:
+                return choice
     return None
 
 

@@ -166,11 +166,11 @@ class PoolSpec(BaseModel):
 
     def cut_to(self, most: int) -> str | None:
         """Return a message if the limit of all calls together is below this pool's own; None otherwise."""
-        set = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
-        if not set:
+        above = [(key, value) for key in ("limit", "ceiling") if (value := getattr(self, key)) and value > most]
+        if not above:
             return None
-        named = " and ".join(f"{key} = {value}" for key, value in set)
-        return f"{named} in the pools file, but MAX_CONCURRENT_LLM_CALLS is {most}: {most} binds"
+        settings = " and ".join(f"{key} = {value}" for key, value in above)
+        return f"{settings} in the pools file, but MAX_CONCURRENT_LLM_CALLS is {most}: {most} binds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Pools:
             document = {"default": "default", "pools": {"default": document}}
         for key in document:
             if key not in ("default", "pools"):
-                raise PoolsError(f"unknown key {_shown(key)}{alternatives(key, ('default', 'pools'))}")
+                raise PoolsError(f"unknown key {_excerpt(key)}{alternatives(key, ('default', 'pools'))}")
         tables = document.get("pools")
         if not isinstance(tables, dict) or not tables:
             raise PoolsError("needs at least one table [pools.<name>]")
@@ -244,21 +244,24 @@ class Pools:
             default = next(iter(pools))
         if not isinstance(default, str) or default not in pools:
             near = meant(default, pools) if isinstance(default, str) else ""
-            raise PoolsError(f"default must name one of the pools ({', '.join(pools)}), got {_shown(default)}{near}")
+            raise PoolsError(f"default must name one of the pools ({', '.join(pools)}), got {_excerpt(default)}{near}")
         return cls(default, pools, flat)
 
     def to_toml(self) -> str:
         """Return the pools as a file, without fields that are implied by others: `parse` gives an equal value."""
         tables = [
             "\n".join(
-                [f"[pools.{_key(spec.name)}]", *(f"{key} = {_toml(value)}" for key, value in _told(spec).items())]
+                [
+                    f"[pools.{_key(spec.name)}]",
+                    *(f"{key} = {_toml(value)}" for key, value in _explicit_fields(spec).items()),
+                ]
             )
             for spec in self.pools.values()
         ]
         return "\n\n".join([f"default = {_toml(self.default)}", *tables]) + "\n"
 
 
-def _told(spec: PoolSpec) -> dict[str, Any]:
+def _explicit_fields(spec: PoolSpec) -> dict[str, Any]:
     """Return the fields that a pool's table must have: its identity, and where it differs from what that implies."""
     names = ("provider", "dialect", "model", "base_url", "api_version")
     said = {name: value for name in names if (value := getattr(spec, name)) is not None}
@@ -279,11 +282,13 @@ def _key(name: str) -> str:
 
 def _pool(name: str, table: Any) -> PoolSpec:
     if not _POOL_NAME.fullmatch(name):
-        raise PoolsError(f"pool name {_shown(name)} may hold only letters, digits, '.', '_', ':' and '-', at most 100")
+        raise PoolsError(
+            f"pool name {_excerpt(name)} may hold only letters, digits, '.', '_', ':' and '-', at most 100"
+        )
     if not isinstance(table, dict):
-        raise PoolsError(f"pool {name!r} must be a table [pools.{name}], got {_shown(table)}")
+        raise PoolsError(f"pool {name!r} must be a table [pools.{name}], got {_excerpt(table)}")
     try:
-        _no_strangers(table)
+        _check_keys(table)
         spec = PoolSpec.model_validate({"name": name, **table})
         return spec.model_copy(update=_implied(spec))
     except ValidationError as error:
@@ -292,13 +297,13 @@ def _pool(name: str, table: Any) -> PoolSpec:
         raise PoolsError(f"pool {name!r}: {error}") from None
 
 
-def _no_strangers(table: Mapping[str, Any]) -> None:
-    known = [name for name in PoolSpec.model_fields if name != "name"]
+def _check_keys(table: Mapping[str, Any]) -> None:
+    names = [name for name in PoolSpec.model_fields if name != "name"]
     for key in table:
         if key == "api_key":
             raise PoolsError("no keys in this file; api_key_env names the variable that holds it")
-        if key not in known:
-            raise PoolsError(f"unknown key {_shown(key)}{alternatives(key, known)}")
+        if key not in names:
+            raise PoolsError(f"unknown key {_excerpt(key)}{alternatives(key, names)}")
 
 
 def _complaint(key: str, table: Mapping[str, Any]) -> str:
@@ -306,9 +311,9 @@ def _complaint(key: str, table: Mapping[str, Any]) -> str:
         return f"{key} is missing; it is one of {', '.join(PROVIDERS)}"
     spec, value = PoolSpec.model_fields[key], table[key]
     if spec.description is not None:
-        return f"{key} must be {spec.description}, got {'a hidden value' if key in _HIDDEN else _shown(value)}"
+        return f"{key} must be {spec.description}, got {'a hidden value' if key in _HIDDEN else _excerpt(value)}"
     choices = get_args(spec.annotation)
-    return f"{key} must be one of {', '.join(choices)}, got {_shown(value)}{meant(value, choices)}"
+    return f"{key} must be one of {', '.join(choices)}, got {_excerpt(value)}{meant(value, choices)}"
 
 
 def _implied(spec: PoolSpec) -> dict[str, Any]:
@@ -334,8 +339,8 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         "api_key_env": own_key,
         **_dialect_options(spec, dialect),
     }
-    kept = {key: value for key, value in implied.items() if key not in said}
-    return kept | ({"api_key_env": None} if spec.api_key_env == "" else {})
+    defaults = {key: value for key, value in implied.items() if key not in said}
+    return defaults | ({"api_key_env": None} if spec.api_key_env == "" else {})
 
 
 def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
@@ -371,6 +376,6 @@ def _loopback(parts: SplitResult) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else text[:97] + "..."

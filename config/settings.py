@@ -17,7 +17,7 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dicast.config.nearest import slip
-from dicast.config.values import SECRET, Count, Flag, Given, Labels, Number, Secret, Text, label
+from dicast.config.values import SECRET, Count, Flag, Labels, Number, OptionalText, Secret, Text, label
 from dicast.errors import DicastError, nearest
 
 MESSAGE_KEY_CHARS = 32
@@ -111,11 +111,11 @@ class Settings(BaseModel):
     token_secret_old: Secret = _setting(
         None, "the secret before, while it is changed: what it has signed is accepted until this is empty again"
     )
-    server_url: Given = _setting(
+    server_url: OptionalText = _setting(
         None, "a worker without REDIS_URL joins the installation of this server, such as https://dicast.example:8700"
     )
     node_token: Secret = _setting(None, "token with the scope node:register, with which such a worker joins")
-    server_ca_file: Given = _setting(
+    server_ca_file: OptionalText = _setting(
         None, "certificates by which that server is known, a PEM file; empty: the system's"
     )
     require_auth: Flag = _setting(
@@ -124,7 +124,7 @@ class Settings(BaseModel):
 
     server_host: Text = _setting("127.0.0.1", "address on which `dicast serve` listens")
     server_port: Count = _setting(8700, "port of that address; 0: a free one", ge=0, le=65_535)
-    server_names: Given = _setting(
+    server_names: OptionalText = _setting(
         None, "further names under which a server on a loopback address is reached, separated by commas"
     )
     server_rate: Count = _setting(
@@ -226,25 +226,25 @@ class Settings(BaseModel):
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Read and check all settings. Raises `SettingsError` on the first that is wrong."""
-        known = {_variable(name) for name in cls.model_fields}
+        variables = {_variable(name) for name in cls.model_fields}
         for name in environ:
-            if name.startswith("DICAST_") and name not in known:
-                near = nearest(name, known, prefix="DICAST_")
+            if name.startswith("DICAST_") and name not in variables:
+                near = nearest(name, variables, prefix="DICAST_")
                 hint = f"did you mean {near}?" if near else "README.md lists them all"
                 raise SettingsError(f"unknown setting {name}; {hint}")
-            if name not in known and (meant := slip(name, _UNPREFIXED - _SHARED, most=SLIP_EDITS)):
+            if name not in variables and (meant := slip(name, _UNPREFIXED - _SHARED, most=SLIP_EDITS)):
                 raise SettingsError(f"unknown setting {name}; did you mean {meant}?")
-        given = dict(environ)
+        values = dict(environ)
         for url, password in (("REDIS_URL", "DICAST_REDIS_PASSWORD"), ("DICAST_BROKER_URL", "DICAST_BROKER_PASSWORD")):
-            if given.get(url) and given.get(password):
-                given[url] = _with_password(given[url], given[password])
+            if values.get(url) and values.get(password):
+                values[url] = _with_password(values[url], values[password])
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(values)
         except ValidationError as error:
             raise SettingsError(_complaint(error.errors()[0])) from None
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_together(self) -> Self:
         """Check settings against each other. The messages are complete: they name the settings."""
         if self.max_concurrent_llm_calls > (most := self.max_concurrent_llm_calls_range):
             raise ValueError(
@@ -319,12 +319,12 @@ class Settings(BaseModel):
 
     def secrets(self) -> list[str]:
         """Return the values that must never be shown: keys, and the passwords of URLs."""
-        given = [
+        fields = [
             (name, getattr(self, name)) for name, spec in type(self).model_fields.items() if SECRET in spec.metadata
         ]
         return [
             secret
-            for name, value in given
+            for name, value in fields
             if value
             for secret in (_passwords(value) if name.endswith("_url") else [value])
         ]
@@ -335,9 +335,11 @@ DEFAULTS = Settings()
 
 def describe() -> list[tuple[str, str, str]]:
     """Return (variable, default, help) of every setting, for `.env.example` and the README's table."""
-    shown = {name: value.lower() if value in ("True", "False") else value for name, value in DEFAULTS.environ().items()}
+    defaults = {
+        name: value.lower() if value in ("True", "False") else value for name, value in DEFAULTS.environ().items()
+    }
     helps = {_variable(name): spec.description or "" for name, spec in Settings.model_fields.items()}
-    return [(name, shown[name], helps[name]) for name in helps]
+    return [(name, defaults[name], helps[name]) for name in helps]
 
 
 def _complaint(mistake: Any) -> str:
@@ -345,13 +347,13 @@ def _complaint(mistake: Any) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
     if not mistake["loc"]:
         return str(context["error"])
-    variable, given = mistake["loc"][0], mistake["input"]
+    variable, value = mistake["loc"][0], mistake["input"]
     if kind in ("greater_than_equal", "less_than_equal"):
         sign, bound = (">=", context["ge"]) if kind == "greater_than_equal" else ("<=", context["le"])
-        return f"{variable} must be {sign} {int(bound) if bound == int(bound) else bound}, got {given}"
+        return f"{variable} must be {sign} {int(bound) if bound == int(bound) else bound}, got {value}"
     if kind == "literal_error":
         field = next(spec for name, spec in Settings.model_fields.items() if _variable(name) == variable)
-        return f"{variable} must be one of {', '.join(get_args(field.annotation))}, got {given!r}"
+        return f"{variable} must be one of {', '.join(get_args(field.annotation))}, got {value!r}"
     return f"{variable} {context['error']}"
 
 
@@ -373,8 +375,8 @@ def _passwords(urls: str) -> list[str]:
     """Return the passwords of URLs, separated by ';', as they are written, and decoded."""
     parts = [urlsplit(url) for url in re.split(r";(?=[a-z]+://)", urls)]
     queries = [pair.partition("=") for part in parts for pair in part.query.split("&")]
-    found = [part.password for part in parts] + [value for name, _, value in queries if name.endswith("password")]
-    return [form for password in dict.fromkeys(found) if password for form in (password, unquote(password))]
+    passwords = [part.password for part in parts] + [value for name, _, value in queries if name.endswith("password")]
+    return [form for password in dict.fromkeys(passwords) if password for form in (password, unquote(password))]
 
 
 def environment(dotenv: str | Path = ".env") -> dict[str, str]:

@@ -24,7 +24,7 @@ from dicast.app.reports.assessing import panel_fronts
 from dicast.app.reports.comparing import RunsDiffer, compare_jobs
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.ratings import write_ratings
-from dicast.app.submission.sampling import NoSample, SampleWishes, write_sample
+from dicast.app.submission.sampling import NoSample, SampleOptions, write_sample
 from tests.reports.building import NOW, header, opinion
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def dicast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_sample_that_is_filled_in_is_what_ratings_reads(tmp_path: Path, environ: Any, ending: str) -> None:
     out = tmp_path / f"people.{ending}"
     job = EvaluationJob.model_validate(a_job())
-    assert write_sample(job, SampleWishes(20, raters=("ada", "ben")), out) == ITEMS
+    assert write_sample(job, SampleOptions(20, raters=("ada", "ben")), out) == ITEMS
     app = create_app(environ)
     try:
         with pytest.raises(DatasetError, match="holds no ratings"):
@@ -121,7 +121,7 @@ def test_a_sample_of_lists_asks_for_their_orders(tmp_path: Path, environ: Any) -
     dimensions = [{"id": "clear", "instructions": "?", "scale": "preference"}]
     ranked = a_job(items=lists, dimensions=dimensions, pairs="all")
     out = tmp_path / "people.jsonl"
-    write_sample(EvaluationJob.model_validate(ranked), SampleWishes(2), out)
+    write_sample(EvaluationJob.model_validate(ranked), SampleOptions(2), out)
     assert {orjson.loads(line)["text"] for line in out.open("rb")} == {"[a] So says a.\n\n[b] So says b."}
     _fill(out, {"clear": "b > a"})
     app = create_app(environ)
@@ -136,16 +136,16 @@ def test_a_sample_of_lists_asks_for_their_orders(tmp_path: Path, environ: Any) -
 def test_samples_are_drawn_as_asked(tmp_path: Path) -> None:
     job = EvaluationJob.model_validate(a_job())
     for name, wishes in {
-        "even": SampleWishes(20),
-        "again": SampleWishes(20),
-        "other": SampleWishes(20, seed=2),
+        "even": SampleOptions(20),
+        "again": SampleOptions(20),
+        "other": SampleOptions(20, seed=2),
     }.items():
         write_sample(job, wishes, tmp_path / f"{name}.jsonl")
     even, again, other = (_rows(tmp_path / f"{name}.jsonl") for name in ("even", "again", "other"))
     assert even == again != other
     assert "probability" not in even[0] and even[0]["rater"] == "person" and even[0]["clear"] is None
     assert len({row["item_id"] for row in even}) == 20
-    write_sample(job, SampleWishes(10, strata="system"), tmp_path / "strata.jsonl")
+    write_sample(job, SampleOptions(10, strata="system"), tmp_path / "strata.jsonl")
     drawn = _rows(tmp_path / "strata.jsonl")
     assert [int(row["item_id"][1:]) % 2 for row in drawn].count(0) == 5
     assert [row["probability"] for row in drawn] == pytest.approx([1 / 6] * 10)
@@ -155,17 +155,17 @@ def test_where_judges_disagree_is_drawn_more_often(tmp_path: Path) -> None:
     folder, report = finished(tmp_path, "run")
     items = [{"id": f"item-{n}", "text": "t"} for n in range(ITEMS)] + [{"id": "new", "text": "t"}]
     job = EvaluationJob.model_validate(a_job(items=items))
-    write_sample(job, SampleWishes(ITEMS + 1, disagreed=(folder, report)), tmp_path / "all.jsonl")
+    write_sample(job, SampleOptions(ITEMS + 1, disagreed=(folder, report)), tmp_path / "all.jsonl")
     assert {row["probability"] for row in _rows(tmp_path / "all.jsonl")} == {1.0}
-    write_sample(job, SampleWishes(20, disagreed=(folder, report)), tmp_path / "some.jsonl")
+    write_sample(job, SampleOptions(20, disagreed=(folder, report)), tmp_path / "some.jsonl")
     drawn = _rows(tmp_path / "some.jsonl")
     assert len(drawn) == 20 and len({row["probability"] for row in drawn}) > 5
     alone = report.model_copy(update={"agents": report.agents[:1]})
     with pytest.raises(NoSample, match="has one judge"):
-        write_sample(job, SampleWishes(20, disagreed=(folder, alone)), tmp_path / "none.jsonl")
+        write_sample(job, SampleOptions(20, disagreed=(folder, alone)), tmp_path / "none.jsonl")
     with pytest.raises(NoSample, match="no item of this one"):
         strangers = EvaluationJob.model_validate(a_job())
-        write_sample(strangers, SampleWishes(20, disagreed=(folder, report)), tmp_path / "none.jsonl")
+        write_sample(strangers, SampleOptions(20, disagreed=(folder, report)), tmp_path / "none.jsonl")
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -175,21 +175,21 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("changes", "wishes", "name", "message"),
     [
-        ({}, SampleWishes(61), "x.csv", "a sample of 60 items has 1 to 60 of them, not 61"),
-        ({}, SampleWishes(5), "x.txt", "must end in .csv or .jsonl"),
-        ({}, SampleWishes(5), "there.csv", "is there already, and may hold ratings"),
-        ({}, SampleWishes(5, strata="lang"), "x.csv", "no item has 'lang' in its metadata; there are system"),
-        ({}, SampleWishes(5, strata="sytem"), "x.csv", "no item has 'sytem' in its metadata; did you mean 'system'?"),
+        ({}, SampleOptions(61), "x.csv", "a sample of 60 items has 1 to 60 of them, not 61"),
+        ({}, SampleOptions(5), "x.txt", "must end in .csv or .jsonl"),
+        ({}, SampleOptions(5), "there.csv", "is there already, and may hold ratings"),
+        ({}, SampleOptions(5, strata="lang"), "x.csv", "no item has 'lang' in its metadata; there are system"),
+        ({}, SampleOptions(5, strata="sytem"), "x.csv", "no item has 'sytem' in its metadata; did you mean 'system'?"),
         (
             {"dimensions": [{"id": "text", "instructions": "?"}]},
-            SampleWishes(5),
+            SampleOptions(5),
             "x.csv",
             "a dimension is called 'text'",
         ),
-        ({"items": [{"id": "=1", "text": "t"}]}, SampleWishes(1), "x.csv", "would run the id '=1' as a formula"),
+        ({"items": [{"id": "=1", "text": "t"}]}, SampleOptions(1), "x.csv", "would run the id '=1' as a formula"),
     ],
 )
-def test_samples_that_cannot_be(tmp_path: Path, changes: Any, wishes: SampleWishes, name: str, message: str) -> None:
+def test_samples_that_cannot_be(tmp_path: Path, changes: Any, wishes: SampleOptions, name: str, message: str) -> None:
     (tmp_path / "there.csv").write_text("precious")
     with pytest.raises(NoSample) as caught:
         write_sample(EvaluationJob.model_validate(a_job(**changes)), wishes, tmp_path / name)
@@ -286,7 +286,7 @@ def test_the_cheapest_panel_that_is_good_enough(tmp_path: Path) -> None:
     dear = fronts([10.0, 1.0, 0.5], reach=0.8)
     assert dear.enough is not None and "sharp" in dear.enough.judges
     assert [option.cost for option in dear.front] == sorted(option.cost for option in dear.front)
-    assert dear.person.known
+    assert dear.person.is_known
     none = fronts([1.0, 1.0, 1.0], reach=0.999)
     assert none.enough is None and none.reason == "no panel reaches an agreement of 0.999 with people"
 
@@ -321,4 +321,4 @@ def test_a_panel_needs_ratings(tmp_path: Path) -> None:
     (folder / "ratings.jsonl").unlink()
     (front,) = panel_fronts(folder, report, [1, 1, 1], dimensions=["clear"], largest=2, measure="pearson", reach=None)
     assert front.front == [] and front.reason == "a search needs 20 items with all scores or more, and there are 0"
-    assert not front.person.known
+    assert not front.person.is_known

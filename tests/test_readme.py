@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from dicast.app.cli.main import cli
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.submission.submit import checked
+from dicast.app.submission.submit import check_job
 from tests.command import ROOT, Dicast
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def test_the_recipe_with_a_frame_gives_its_items(monkeypatch: pytest.MonkeyPatch
     """With a stand-in for the workers."""
     from dicast.app import aio
 
-    monkeypatch.setattr(aio, "evaluate_and_wait", checked)
+    monkeypatch.setattr(aio, "evaluate_and_wait", check_job)
     names: dict[str, Any] = {}
     (recipe,) = [block for block in blocks("python", RECIPES) if "pd.DataFrame" in block]
     exec(compile(recipe, "how-to.md", "exec"), names)

@@ -39,7 +39,7 @@ async def test_reports_that_fail_for_good_bench_the_worker(tmp_path):
 async def test_a_store_that_is_away_benches_nobody(tmp_path):
     bench = Suspension()
     recorder = Recorder(Ledger(*[StoreConnectionError("away")] * 3), Spool(tmp_path, "n", "w"), bench)
-    assert (await recorder.store(PageRef("j", "n", 0, 0), {}, RESULTS)).left == 0
+    assert (await recorder.store(PageRef("j", "n", 0, 0), {}, RESULTS)).remaining == 0
     assert bench.reason == ""
 
 

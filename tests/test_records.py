@@ -22,7 +22,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.records import inline_items
 from dicast.app.refusals import InvalidJob, validated
 from dicast.app.submission.job_file import load_job
-from dicast.app.submission.submit import checked, prepared
+from dicast.app.submission.submit import check_job, prepare
 
 REST: dict[str, Any] = {"agents": [{"name": "a"}], "dimensions": [{"id": "d", "instructions": "?"}]}
 RECORDS = [{"id": "a", "text": "One.", "lang": "de", "n": 1}, {"id": "b", "text": "Two.", "lang": "en", "n": 2}]
@@ -124,11 +124,11 @@ def test_a_job_of_items_takes_them_by_every_entrance(environ: dict[str, str]) ->
     built = EvaluationJob.model_validate({**REST, "items": frame})
     assert built.items == ITEMS
     assert EvaluationJob(**{**REST, "items": frame, "agents": built.agents, "dimensions": built.dimensions}) == built
-    assert checked({**REST, "items": frame}).items == ITEMS
-    assert checked(load_job({**REST, "items": frame})).items == ITEMS
+    assert check_job({**REST, "items": frame}).items == ITEMS
+    assert check_job(load_job({**REST, "items": frame})).items == ITEMS
     with pytest.raises(ValidationError, match="no column 'text'"):
         EvaluationJob.model_validate({**REST, "items": frame[["id", "lang"]]})
     app = create_app(environ)
-    ready = prepared({**REST, "items": frame, "groups": ["lang"]}, pools=app.pools, settings=app.settings)
+    ready = prepare({**REST, "items": frame, "groups": ["lang"]}, pools=app.pools, settings=app.settings)
     assert (ready.items, ready.job.items) == (2, ITEMS)
     app.close()

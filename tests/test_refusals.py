@@ -16,7 +16,7 @@ from dicast.app.domain.panel import Escalation
 from dicast.app.domain.scale import Scale
 from dicast.app.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
 from dicast.app.submission.job_file import read_mapping
-from dicast.app.submission.submit import checked
+from dicast.app.submission.submit import check_job
 
 AGENT = {"name": "a"}
 DIMENSION = {"id": "d", "instructions": "?"}
@@ -141,7 +141,7 @@ def test_all_forms_of_a_job_have_the_same_bounds(form: str) -> None:
         deep = [deep]
     for case, said in ((wide, "holds more than 300000"), ({**document, "metadata": {"m": deep}}, "deeper than 64")):
         with pytest.raises(ValueError, match=said):
-            checked(case) if form == "dict" else read_mapping(json.dumps(case).encode(), yaml=form == "yaml")
+            check_job(case) if form == "dict" else read_mapping(json.dumps(case).encode(), yaml=form == "yaml")
 
 
 @pytest.mark.parametrize(

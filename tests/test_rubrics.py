@@ -19,7 +19,7 @@ from dicast.app.domain.report import ReportDimension
 from dicast.app.refusals import InvalidJob
 from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
 from dicast.app.submission.rubrics import RubricError, names
-from dicast.app.submission.submit import checked
+from dicast.app.submission.submit import check_job
 from tests.test_judging_commands import dicast as command
 
 NONCE = "5f0c2a9be1d47783"
@@ -62,13 +62,13 @@ def test_a_job_file_takes_rubrics_by_name_by_path_and_with_changes(tmp_path: Pat
         {"id": "d", "instructions": "?"},
     ]
     (tmp_path / "job.json").write_text(json.dumps(rest(dimensions=dimensions)))
-    job = checked(load_job(str(tmp_path / "job.json")))
+    job = check_job(load_job(str(tmp_path / "job.json")))
     assert [d.id for d in job.dimensions] == ["faithfulness", "tone", "harm", "d"]
     assert job.dimensions[2].weight == 2 and job.dimensions[2].levels == load_rubric("safety").levels
     tone = job.dimensions[1]
     assert (tone.version, tone.levels) == ("2.1", {1: "rude", 3: "friendly"})
     assert tone.examples == {1: ["Go away.", "What do you want?"]}
-    assert [d.id for d in checked(rest(dimensions="helpfulness")).dimensions] == ["helpfulness"]
+    assert [d.id for d in check_job(rest(dimensions="helpfulness")).dimensions] == ["helpfulness"]
     assert dicast.load_rubric(str(tmp_path / "tone.yaml")) == tone
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_rubric(
     (tmp_path / "more.yaml").write_text(MINE.replace("instructions", "instructons"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error) as caught:
-        checked(rest(dimensions=dimensions))
+        check_job(rest(dimensions=dimensions))
     assert message in str(caught.value)
 
 
@@ -123,7 +123,7 @@ def test_the_digest_is_that_of_what_a_judge_is_told() -> None:
     dump = plain.model_dump(exclude={"panel"})
     digests = [Dimension.model_validate({**dump, **change}).rubric for change in (*same, *other)]
     assert set(digests[:3]) == {plain.rubric} and len(set(digests)) == 5
-    told = ReportDimension.of(plain)
+    told = ReportDimension.from_dimension(plain)
     assert (told.rubric, told.version) == (plain.rubric, "")
 
 

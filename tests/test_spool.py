@@ -11,7 +11,7 @@ import sys
 import threading
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Recorded, Written
+from dicast.app.ledger.records import Recorded, WriteVerdict
 from dicast.app.pipeline.recovery import Adoption
 from dicast.app.pipeline.spool import Spool
 
@@ -161,7 +161,7 @@ class Adopted:
         self.entries.append(entry)
         for _ in range(20):
             await asyncio.sleep(0)
-        return PageRef("j", "n", 0, 0), Recorded(1, plan=False, gather=False, written=[Written.NEW])
+        return PageRef("j", "n", 0, 0), Recorded(1, plan=False, gather=False, written=[WriteVerdict.NEW])
 
     def adopted(self, *, counted):
         self.counted.append(counted)

@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import MessageId, Recorded, Written
+from dicast.app.ledger.records import MessageId, Recorded, WriteVerdict
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.due import DueMessages
@@ -207,7 +207,7 @@ async def test_after_a_broken_connection_everything_is_looked_at_soon_once():
 async def test_results_that_are_stored_again_are_told_of_though_the_store_goes_away_again(caplog):
     class Recorder:
         async def recall(self):
-            yield PageRef("j", "n", 0, 0), Recorded(0, plan=False, gather=False, written=[Written.NEW] * 2)
+            yield PageRef("j", "n", 0, 0), Recorded(0, plan=False, gather=False, written=[WriteVerdict.NEW] * 2)
             raise StoreConnectionError("away again")
 
     world = World({})

@@ -15,7 +15,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.refusals import JobRefused
 from dicast.app.submission.job_file import load_job
-from dicast.app.submission.submit import prepared
+from dicast.app.submission.submit import prepare
 from tests.reports.building import header
 
 TEMPLATE = "By {{ metadata.author }}:\n{{ text }}"
@@ -35,15 +35,15 @@ def a_job(items: Any, template: str = TEMPLATE, **more: Any) -> dict[str, Any]:
 
 def test_items_that_lack_a_field_are_refused(app: Any, tmp_path: Path) -> None:
     good = {"id": "i0", "text": "t", "metadata": {"author": "ada"}}
-    prepared(a_job([good]), pools=app.pools, settings=app.settings)
+    prepare(a_job([good]), pools=app.pools, settings=app.settings)
     with pytest.raises(JobRefused, match="template: item 'i1': it has no 'author'"):
-        prepared(a_job([good, {"id": "i1", "text": "t"}]), pools=app.pools, settings=app.settings)
+        prepare(a_job([good, {"id": "i1", "text": "t"}]), pools=app.pools, settings=app.settings)
     rows = tmp_path / "items.jsonl"
     rows.write_text('{"id": "r0", "text": "t", "author": "ben"}\n{"id": "r1", "text": "t"}\n')
     with pytest.raises(JobRefused, match="template: item 'r1': it has no 'author'"):
-        prepared(a_job(str(rows)), pools=app.pools, settings=app.settings)
+        prepare(a_job(str(rows)), pools=app.pools, settings=app.settings)
     allowed = TEMPLATE.replace("author", "author | default('nobody')")
-    assert prepared(a_job(str(rows), allowed), pools=app.pools, settings=app.settings).items == 2
+    assert prepare(a_job(str(rows), allowed), pools=app.pools, settings=app.settings).items == 2
 
 
 def test_ratings_cannot_be_shown(app: Any) -> None:
@@ -52,13 +52,13 @@ def test_ratings_cannot_be_shown(app: Any) -> None:
         ratings={"columns": {"d": "stars"}},
     )  # fmt: skip
     with pytest.raises(JobRefused, match="template: item 'i0': it has no 'stars'"):
-        prepared(job, pools=app.pools, settings=app.settings)
+        prepare(job, pools=app.pools, settings=app.settings)
 
 
 def test_a_template_that_is_none_is_told_with_its_line(app: Any) -> None:
     job = a_job([{"id": "a", "text": "t"}], "{{ text }}\n{{ text.upper() }}")
     with pytest.raises(JobRefused, match=r"template: line 2: templates have no call"):
-        prepared(job, pools=app.pools, settings=app.settings)
+        prepare(job, pools=app.pools, settings=app.settings)
 
 
 def test_a_job_file_names_a_file(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from dicast.app.assessment.words import calibrated_words, label_words, panel_wor
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
-    AmongRaters,
     DimensionStatistics,
     GroupStatistics,
     JobStatistics,
     ProbeStatistics,
-    VoiceStatistics,
+    RaterAgreement,
+    RaterStatistics,
 )
-from dicast.app.statistics.agreement import among
+from dicast.app.statistics.agreement import inter_rater_agreement
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.independence import effective_judges
 
@@ -123,7 +123,7 @@ def _all_voices(job: JobScores, of: DimensionScores, *, learns: bool = True) -> 
     return judged if alone else judged | {"panel": panel_scores(job, of)}
 
 
-def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
+def _judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
     if of.everywhere[at]:
         return voice(name, "judge", of.scores[:, at, :], of, rng)
     return spared_judge(name, at, of, rng)
@@ -142,7 +142,7 @@ def _independent(job: JobScores, of: DimensionScores, rng: np.random.Generator) 
     return figure(effective_judges(alone, whole.people.scores, rng))
 
 
-def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
+def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator) -> RaterAgreement | None:
     """Measure the agreement among the judges who were asked about all items: the others were asked where the first
     ones disagree.
 
@@ -157,14 +157,14 @@ def _among_judges(job: JobScores, of: DimensionScores, rng: np.random.Generator)
     if of.of_audit is not None:
         return _among_judges(job, of.of_audit, rng)
     unknown = Figure.unknown(SOME_JUDGES)
-    return AmongRaters(
+    return RaterAgreement(
         raters=1, alpha=unknown, fleiss=unknown, icc_single=unknown, icc_mean=unknown, base_rate=None, items=0,
         missing=0.0, left_out=left_out,
     )  # fmt: skip
 
 
-def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> AmongRaters | None:
+def _among(scores: Floats, of: DimensionScores, rng: np.random.Generator) -> RaterAgreement | None:
     raters = scores.shape[1]
     if raters < 2:
         return None
-    return among_raters(among(scores, of.level, of.levels, rng), raters, of)
+    return among_raters(inter_rater_agreement(scores, of.level, of.levels, rng), raters, of)

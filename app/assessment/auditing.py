@@ -10,7 +10,7 @@ import numpy as np
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.telling import told
-from dicast.app.domain.escalation import settled, standard_error
+from dicast.app.domain.escalation import is_settled, standard_error
 from dicast.app.domain.judge_statistics import EscalationAudit
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.scale import Scale
@@ -51,7 +51,7 @@ def _asked(
     judges = list(scores)
     for asked in range(1, len(judges)):
         given, theirs = ({name: of[name] for name in judges[:asked]} for of in (scores, errors))
-        if settled(rule, given, judges[asked:], scale, theirs):
+        if is_settled(rule, given, judges[asked:], scale, theirs):
             return given
     return scores
 

@@ -11,11 +11,11 @@ from dicast.app.assessment.combined import panel_scores
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.voices import NO_MEAN, NOBODY_RATED, SPARED
-from dicast.app.domain.calibrated import Circumstances, Fit
+from dicast.app.domain.calibrated import Fit, ScoringContext
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.findings import NotCalibrated
-from dicast.app.domain.judge_statistics import CalibratedVoice
+from dicast.app.domain.judge_statistics import CalibratedRater
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.calibration import gain, learn
 from dicast.app.statistics.estimates import Unknown
@@ -24,7 +24,7 @@ from dicast.app.statistics.means import mean
 SEED = 1
 
 
-def calibrations(job: JobScores, seen: Circumstances, method: Method) -> Iterator[CalibrationMap | NotCalibrated]:
+def calibrations(job: JobScores, seen: ScoringContext, method: Method) -> Iterator[CalibrationMap | NotCalibrated]:
     """Yield a map for each judge and dimension, and for the panel if there are several judges, or the reason why
     there is none."""
     for of in job.dimensions:
@@ -69,7 +69,7 @@ def _learned(
 
 def calibrated_voices(
     job: JobScores, of: DimensionScores, panel: Floats, calibration: Calibration
-) -> list[CalibratedVoice]:
+) -> list[CalibratedRater]:
     """Return the statistics of each judge and of the panel (`panel` has one score an item) after calibration."""
     told = [_voice(of, of.judges[:, at], name, "judge", of.fits[at], calibration) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
@@ -79,17 +79,17 @@ def calibrated_voices(
 
 def _voice(
     of: DimensionScores, scores: Floats, name: str, kind: Literal["judge", "panel"], fit: Fit, calibration: Calibration
-) -> CalibratedVoice:
-    found, raw = fit.applied(calibration), figure(mean(scores, bounds=of.bounds))
+) -> CalibratedRater:
+    found, raw = fit.usable_map(calibration), figure(mean(scores, bounds=of.bounds))
     if found is None:
         differs = f"the map was made with another {' and another '.join(fit.differing)}"
         unknown = Figure.unknown(fit.reason or differs)
-        return CalibratedVoice(
+        return CalibratedRater(
             name=name, kind=kind, differing=list(fit.differing), raw=raw, calibrated=unknown, bias=unknown
         )
     mended = np.asarray(np.interp(scores, found.x, found.y))
     apart = mended - of.people.means(len(scores))
-    return CalibratedVoice(
+    return CalibratedRater(
         name=name, kind=kind, method=found.method, learned_on=found.items, differing=list(fit.differing), raw=raw,
         calibrated=figure(mean(mended, bounds=of.bounds)),
         bias=figure(mean(apart)) if of.people.raters else Figure.unknown(NOBODY_RATED),

@@ -6,8 +6,8 @@ import math
 
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import AmongRaters, PeoplesMean
-from dicast.app.statistics.agreement import NO_LEVELS, Among
+from dicast.app.domain.judge_statistics import PeoplesMean, RaterAgreement
+from dicast.app.statistics.agreement import NO_LEVELS, InterRaterAgreement
 from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.powered import Powered
 
@@ -35,9 +35,9 @@ def share(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def among_raters(found: Among, raters: int, of: DimensionScores) -> AmongRaters:
+def among_raters(found: InterRaterAgreement, raters: int, of: DimensionScores) -> RaterAgreement:
     """Convert the agreement of several raters among themselves."""
-    return AmongRaters(
+    return RaterAgreement(
         raters=raters,
         alpha=of_levels(found.alpha, of),
         fleiss=of_levels(found.fleiss, of),

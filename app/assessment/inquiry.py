@@ -31,7 +31,7 @@ def answer_of(
     interval = inquiry.interval() if found != "open" or ended else None
     known = interval if isinstance(interval, Estimate) else None
     return JobAnswer(
-        question=question.worded(dimension),
+        question=question.sentence(dimension),
         state=found,
         value=known.value if known else None,
         low=known.low if known else None,

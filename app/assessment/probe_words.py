@@ -102,10 +102,10 @@ def _place(first: Figure) -> str:
 def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     """Yield for each judge how often the order decided."""
     for probe in probes:
-        if probe.voice == "panel" or probe.moved is None or not probe.moved.known or not probe.moved.value:
+        if probe.voice == "panel" or probe.moved is None or not probe.moved.is_known or not probe.moved.value:
             continue
         line = f"The preference of '{probe.voice}' turned with the order for {percent(probe.moved)} of the pairs"
-        if probe.by_itself is not None and probe.by_itself.known:
+        if probe.by_itself is not None and probe.by_itself.is_known:
             line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
         yield f"{line}; such a pair counts as a tie."
 
@@ -113,10 +113,10 @@ def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
 def _attacks(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     """Yield for each judge whose scores moved how often they did, and by which attacks."""
     for probe in probes:
-        if probe.moved is None or not probe.moved.known or not probe.moved.value:
+        if probe.moved is None or not probe.moved.is_known or not probe.moved.value:
             continue
         line = f"{_voice(probe)} changed its score for {percent(probe.moved)} of the texts with an attack"
-        if probe.by_itself is not None and probe.by_itself.known:
+        if probe.by_itself is not None and probe.by_itself.is_known:
             line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
         best = ", ".join(f"{one.attack} ({one.shift:+.2f})" for one in probe.attacks[:3])
         yield line + (f"; what moved it furthest: {best}." if best else ".")

@@ -17,7 +17,7 @@ from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.trying import tried
 from dicast.app.assessment.voices import SPARED
 from dicast.app.domain.judge_statistics import ProbeStatistics
-from dicast.app.domain.probes import Seen
+from dicast.app.domain.probes import MeasuredProbeName
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.groups import holm
@@ -59,7 +59,7 @@ def _seen(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> 
             yield Probed(probe, name, *_slope(probe, x, scores - people))
 
 
-def _slope(probe: Seen, x: Floats, apart: Floats) -> tuple[Result, float | None]:
+def _slope(probe: MeasuredProbeName, x: Floats, apart: Floats) -> tuple[Result, float | None]:
     """Return the slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
     usable = ~(np.isnan(x) | np.isnan(apart))
     x, apart = x[usable], apart[usable]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.probes import Seen
+from dicast.app.domain.probes import MeasuredProbeName
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.agreement import Level
@@ -202,7 +202,7 @@ class JobScores:
     dimensions: tuple[DimensionScores, ...]
     groups: Mapping[str, Labels] = field(default_factory=dict)
     cluster: tuple[str, Ints] | None = None
-    probes: Mapping[Seen, Floats] = field(default_factory=dict)
+    probes: Mapping[MeasuredProbeName, Floats] = field(default_factory=dict)
     calibration: Calibration | None = None
     sides: tuple[Labels, Labels] | None = None
     """Who is A and who is B in each pair, if the job kept it."""

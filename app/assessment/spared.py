@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dicast.app.domain.judge_statistics import VoiceStatistics
+from dicast.app.domain.judge_statistics import RaterStatistics
 from dicast.app.domain.report import ReportDimension
 
 
-def spared_words(dimension: ReportDimension, voices: Sequence[VoiceStatistics], items: int) -> Iterator[str]:
+def spared_words(dimension: ReportDimension, voices: Sequence[RaterStatistics], items: int) -> Iterator[str]:
     """Yield the sentences; none if every judge was asked about all items."""
     spared, rule = [voice for voice in voices if voice.spared], dimension.panel.escalate
     if not spared or rule is None:
@@ -24,7 +24,7 @@ def spared_words(dimension: ReportDimension, voices: Sequence[VoiceStatistics], 
             "audit alone, a random sample of all items; of the other judges on all"
         )
     yield (
-        f"{who} asked only where the judges before {rule.asks}{drawn} ({opinions:,} opinions on "
+        f"{who} asked only where the judges before {rule.asks_when}{drawn} ({opinions:,} opinions on "
         f"{items:,} items were not needed). {told}; the panel is held against people as it judged."
     )
     if not rule.lossless or dimension.panel.threshold is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dicast.app.assessment.scores import DimensionScores, JobScores, Stopped
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import GroupDifference, GroupStatistics, StoppedEarly, VoiceStatistics
+from dicast.app.domain.judge_statistics import GroupDifference, GroupStatistics, RaterStatistics, StoppedEarly
 from dicast.app.domain.question import JobAnswer, Question
 
 METHOD = "confidence sequence by betting"
@@ -33,7 +33,7 @@ def stopped_early(job: JobScores) -> StoppedEarly | None:
     )
 
 
-def with_sequence(job: JobScores, of: DimensionScores, voices: Sequence[VoiceStatistics]) -> list[VoiceStatistics]:
+def with_sequence(job: JobScores, of: DimensionScores, voices: Sequence[RaterStatistics]) -> list[RaterStatistics]:
     """Return the raters; if the question was about the mean of this dimension, the panel's mean is replaced by the
     question's answer."""
     told = list(voices)

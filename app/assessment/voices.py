@@ -10,8 +10,8 @@ import numpy as np
 from dicast.app.assessment.figures import figure, of_levels, peoples_mean, share
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import PeoplesMean, VoiceStatistics
-from dicast.app.statistics.agreement import Comparison, among, judge_with_people, person_with_others
+from dicast.app.domain.judge_statistics import PeoplesMean, RaterStatistics
+from dicast.app.statistics.agreement import Comparison, inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.statistics.arrays import Bools, Floats
 from dicast.app.statistics.combining import combine_majority, combine_mean
 from dicast.app.statistics.means import mean
@@ -26,7 +26,7 @@ NOBODY_IN_AUDIT = "nobody has rated an item on which all judges were asked"
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
 
 
-def person(of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics | None:
+def person(of: DimensionScores, rng: np.random.Generator) -> RaterStatistics | None:
     """Compare a person with the other people, which is the ceiling for a judge. Returns None if nobody has rated."""
     people = of.people
     if not people.raters:
@@ -47,13 +47,13 @@ def _of_all_ratings(of: DimensionScores) -> Figure:
 
 def voice(
     name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
-) -> VoiceStatistics:
+) -> RaterStatistics:
     """Compare a judge or the panel with people, by its scores (items x replicates)."""
     nominal = of.dimension.nominal
     replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
     repeats, own = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=of.bounds))
     if replicates > 1:
-        found = among(scores, of.level, of.levels, rng).alpha
+        found = inter_rater_agreement(scores, of.level, of.levels, rng).alpha
         repeats = of_levels(found, of)
     if not len(of.people.rated):
         reason = NOBODY_IN_AUDIT if of.people.raters else NOBODY_RATED
@@ -63,7 +63,7 @@ def voice(
     # A mean of replicates is on no level: what counts levels uses the first replicate.
     first = judge_with_people(scores[rated, 0], people, of.level, of.levels, rng) if replicates > 1 else None
     told = _voice(name, kind, found_mean, first, of)
-    together = among(np.column_stack([scores[rated, 0], people]), of.level, of.levels, rng)
+    together = inter_rater_agreement(np.column_stack([scores[rated, 0], people]), of.level, of.levels, rng)
     return told.model_copy(
         update={
             "alpha_with_people": of_levels(together.alpha, of),
@@ -75,7 +75,7 @@ def voice(
     )
 
 
-def spared_judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> VoiceStatistics:
+def spared_judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
     """Compare a judge who was asked about some items only with people, on the items of the audit. Without an audit
     nothing is known of its scores of all items."""
     part, scores, spared = of.of_audit, of.scores[:, at], of.spared[at]
@@ -105,9 +105,9 @@ def _voice(
     found: Comparison,
     by_level: Comparison | None,
     of: DimensionScores,
-) -> VoiceStatistics:
+) -> RaterStatistics:
     counted = by_level or found
-    return VoiceStatistics(
+    return RaterStatistics(
         name=name,
         kind=kind,
         pearson=figure(found.pearson),
@@ -124,9 +124,9 @@ def _voice(
     )
 
 
-def _nothing(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> VoiceStatistics:
+def _nothing(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> RaterStatistics:
     unknown = Figure.unknown(reason)
-    return VoiceStatistics(
+    return RaterStatistics(
         name=name, kind=kind, mean=unknown, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown,
         base_rate=None, bias=unknown, lower_limit=unknown, upper_limit=unknown, confusion=None, items=0, missing=1.0,
     )  # fmt: skip

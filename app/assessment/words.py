@@ -8,12 +8,12 @@ from dicast.app.assessment.probe_words import probe_lines
 from dicast.app.assessment.telling import told
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
-    CalibratedVoice,
+    CalibratedRater,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,
     ProbeStatistics,
-    VoiceStatistics,
+    RaterStatistics,
 )
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.powered import ALL_RATED
@@ -26,8 +26,8 @@ SAVES = 1.05
 
 
 def summary(
-    voices: Sequence[VoiceStatistics],
-    person: VoiceStatistics | None,
+    voices: Sequence[RaterStatistics],
+    person: RaterStatistics | None,
     independent: Figure,
     groups: Sequence[GroupStatistics],
     probes: Sequence[ProbeStatistics] = (),
@@ -47,7 +47,7 @@ def summary(
             judges = len(voices) - 1
             lines.append(
                 f"The {judges} judges are worth {told(independent, 1)} independent ones."
-                if independent.known
+                if independent.is_known
                 else f"How many independent judges the {judges} are worth {told(independent)}."
             )
     lines += probe_lines(probes)
@@ -56,11 +56,11 @@ def summary(
     return lines
 
 
-def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str]:
+def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str]:
     found = whole.peoples_mean
     if found is None:
         return
-    if not found.powered.known:
+    if not found.powered.is_known:
         yield f"What people would have said of all items {told(found.powered)}."
         return
     if found.saved_reason == ALL_RATED:
@@ -79,12 +79,12 @@ def _means(whole: VoiceStatistics, *, known_probabilities: bool) -> Iterator[str
         )
 
 
-def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
+def _agreement(voices: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
     named = [voice for voice in voices if voice.kind == "judge"]
-    if any(v.kappa.known and not v.pearson.known for v in named):
+    if any(v.kappa.is_known and not v.pearson.is_known for v in named):
         yield from _kappas(named, person)
         return
-    best = max((v for v in named if v.pearson.known), key=lambda v: v.pearson.value or 0.0, default=None)
+    best = max((v for v in named if v.pearson.is_known), key=lambda v: v.pearson.value or 0.0, default=None)
     if best is None:
         yield f"How far the judges agree with people {told((named or voices)[0].pearson)}."
         return
@@ -95,21 +95,21 @@ def _agreement(voices: Sequence[VoiceStatistics], person: VoiceStatistics) -> It
     )
     where = ", on the items of the audit" if best.audited else ""
     yield f"{who}, with a correlation of {told(best.pearson)}{where}."
-    if person.pearson.known:
+    if person.pearson.is_known:
         yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
     else:
         yield f"What a person would reach {told(person.pearson)}."
 
 
-def _kappas(named: Sequence[VoiceStatistics], person: VoiceStatistics) -> Iterator[str]:
+def _kappas(named: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
     """Yield the agreement beyond chance, for labels without an order."""
-    best = max((v for v in named if v.kappa.known), key=lambda v: v.kappa.value or 0.0)
+    best = max((v for v in named if v.kappa.is_known), key=lambda v: v.kappa.value or 0.0)
     rate = "" if best.base_rate is None else f" (people's commonest label is {best.base_rate:.0%} of theirs)"
     yield f"The judge who agrees with people best is {best.name}, with a kappa of {told(best.kappa)}{rate}."
     yield f"A person against another person: kappa {told(person.kappa)}."
 
 
-def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
+def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
     """Compare a judge with a person, by whether their intervals overlap."""
     judge, other = best.pearson, person.pearson
     assert judge.low is not None and judge.high is not None and other.low is not None and other.high is not None
@@ -120,7 +120,7 @@ def _beside(best: VoiceStatistics, person: VoiceStatistics) -> str:
     return "the two cannot be told apart"
 
 
-def _biases(voices: Sequence[VoiceStatistics]) -> Iterator[str]:
+def _biases(voices: Sequence[RaterStatistics]) -> Iterator[str]:
     known = [(v, v.bias.low, v.bias.high) for v in voices if v.bias.low is not None and v.bias.high is not None]
     off = [voice for voice, low, high in known if not low <= 0 <= high]
     for voice in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
@@ -147,13 +147,13 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
     )
 
 
-def calibrated_words(voices: Sequence[CalibratedVoice]) -> Iterator[str]:
+def calibrated_words(voices: Sequence[CalibratedRater]) -> Iterator[str]:
     """Yield the calibrated mean of the panel, or of the only judge."""
     if not voices:
         return
     whole = voices[-1]
     name = "the panel" if whole.kind == "panel" else whole.name
-    if not whole.calibrated.known:
+    if not whole.calibrated.is_known:
         yield f"What {name}'s mean is when calibrated {told(whole.calibrated)}."
         return
     yield (
@@ -190,7 +190,7 @@ def label_words(shares: Sequence[LabelShare]) -> Iterator[str]:
     """Yield how common each label is."""
     for share in shares[:MOST_LABELS]:
         line = f"{share.label!r} is {told(share.judges)} of the judges' opinions"
-        yield f"{line}; of people's it would be {told(share.people)}." if share.people.known else f"{line}."
+        yield f"{line}; of people's it would be {told(share.people)}." if share.people.is_known else f"{line}."
     if len(shares) > MOST_LABELS:
         yield f"The other {len(shares) - MOST_LABELS} labels are in report.json."
 
@@ -200,12 +200,12 @@ def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
     if found is None:
         return
     line = f"The panel prefers A in a share of {told(found.wins)}, ties counted half"
-    yield f"{line}; people would in {told(found.people)}." if found.people.known else f"{line}."
+    yield f"{line}; people would in {told(found.people)}." if found.people.is_known else f"{line}."
     whole = next((one for one in reversed(found.rankings) if one.name != "a person"), None)
-    if whole is not None and whole.tau.known:
+    if whole is not None and whole.tau.is_known:
         who = "The panel" if whole.name == "panel" else whole.name
         person = next((one for one in found.rankings if one.name == "a person"), None)
-        beside = f"; a person against another reaches {told(person.tau)}" if person and person.tau.known else ""
+        beside = f"; a person against another reaches {told(person.tau)}" if person and person.tau.is_known else ""
         yield f"{who} orders the lists as people do with a Kendall's tau of {told(whole.tau)}{beside}."
     if not found.contestants:
         yield f"Who is the best of those compared cannot be said, because {found.reason}."

@@ -70,7 +70,7 @@ def check_gate(options: GateOptions, job: EvaluationJob) -> None:
     and has files here, the libraries are installed, and the output files can be written. Raises `Refused` or
     `NoLibraries`."""
     gate = options.gate(job.gate)
-    dimensions = [ReportDimension.of(dimension) for dimension in job.dimensions]
+    dimensions = [ReportDimension.from_dimension(dimension) for dimension in job.dimensions]
     try:
         gate.check_dimensions(
             {d.id: (d.scale_min, d.scale_max) for d in dimensions}, [d.id for d in dimensions if d.nominal]
@@ -126,7 +126,7 @@ def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) 
     found = finished(job)
     gate = options.gate(found.report.gate)
     check_outputs(options)
-    if not gate.asks:
+    if not gate.has_conditions:
         raise Refused(f"job {found.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
     return gated(terminal, found.folder, found.report, gate, options, json=json)
 

@@ -128,11 +128,11 @@ def sample(
     item's probability, which the statistics need.
     """
     from dicast.app.cli.sampling import sample_job
-    from dicast.app.submission.sampling import SampleWishes
+    from dicast.app.submission.sampling import SampleOptions
 
     if strata is not None and disagreement_of is not None:
         raise typer.BadParameter("--by and --disagreement-of are two ways of drawing: give one")
-    wishes = SampleWishes(size=size, strata=strata, raters=rater or (), seed=seed)
+    wishes = SampleOptions(size=size, strata=strata, raters=rater or (), seed=seed)
     sample_job(context.obj, job, to, wishes, disagreement_of)
 
 

@@ -21,14 +21,14 @@ from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.printable import printable
-from dicast.app.domain.probes import count_variants, tried
+from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
 from dicast.app.pipeline.nonce_key import given
 from dicast.app.refusals import JobRefused
 from dicast.app.rendering import shared
 from dicast.app.reports.assessing import MISSING, has_libraries
-from dicast.app.submission.submit import Prepared, wanting_libraries
+from dicast.app.submission.submit import Prepared, field_needing_libraries
 from dicast.config.pools import PoolSpec
 
 
@@ -57,7 +57,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     counts = (
         _counted_items(ready), counted(len(job.agents), "agent", "agents"),
         counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
-        *(["2 orders"] if job.turns else []),
+        *(["2 orders"] if job.both_orders else []),
     )  # fmt: skip
     units, calls = counted(ready.units, "unit", "units"), counted(ready.calls, "call", "calls")
     out = terminal.out
@@ -99,7 +99,7 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
         for spec in specs
         if _lacks_key(dicast, spec)
     ]
-    if (field := wanting_libraries(ready.job)) and not has_libraries():
+    if (field := field_needing_libraries(ready.job)) and not has_libraries():
         found.append(f"{field}: {MISSING}; its workers need them")
     return found
 
@@ -162,15 +162,15 @@ def _items(ready: Prepared) -> str:
 
 
 def _counted_items(ready: Prepared) -> str:
-    own = counted(ready.own, "item", "items")
+    own = counted(ready.base_items, "item", "items")
     return f"({own} + {counted(ready.variants, 'variant', 'variants')})" if ready.variants else own
 
 
 def _probes(ready: Prepared) -> str:
     """Describe the variants that are judged for probes, and their calls."""
     named = ", ".join(
-        f"{probe.probe} {counted(count_variants([probe], ready.own), 'variant', 'variants')}"
-        for probe in tried(ready.job.probes)
+        f"{probe.probe} {counted(count_variants([probe], ready.base_items), 'variant', 'variants')}"
+        for probe in variant_probes(ready.job.probes)
     )
     return f"{named}; {counted(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
 
@@ -192,7 +192,7 @@ def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
-        "replicates": job.replicates, "orders": 2 if job.turns else 1, "units": ready.units, "calls": ready.calls,
+        "replicates": job.replicates, "orders": 2 if job.both_orders else 1, "units": ready.units, "calls": ready.calls,
         "variants": ready.variants, "probe_calls": ready.probe_calls, "text_bytes": ready.text_bytes,
         "ratings": asdict(ready.ratings) if ready.ratings is not None else None,
         "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},

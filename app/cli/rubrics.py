@@ -7,17 +7,17 @@ from rich.text import Text
 
 from dicast.app.cli.console import Terminal
 from dicast.app.submission.job_file import load_rubric
-from dicast.app.submission.rubrics import LIBRARY, names, place
+from dicast.app.submission.rubrics import LIBRARY, names, rubric_path
 
 
 def show_rubrics(terminal: Terminal, name: str | None) -> None:
     """List all rubrics, or print the file of one. Raises `RubricError`."""
     if name is not None:
-        terminal.emit(place(name, LIBRARY).read_text(encoding="utf-8").rstrip("\n"))
+        terminal.emit(rubric_path(name, LIBRARY).read_text(encoding="utf-8").rstrip("\n"))
         return
     table = Table.grid(padding=(0, 2, 0, 0))
     for known in names():
         dimension = load_rubric(known)
-        scale = dimension.scale.told.removeprefix("a whole number from ")
+        scale = dimension.scale.allowed_values.removeprefix("a whole number from ")
         table.add_row(Text(known), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}"))
     terminal.out.print(table)

@@ -303,7 +303,7 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
         terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
         code = Exit.FAILED
     gate = options.gate.gate(report.gate)
-    if not gate.asks:
+    if not gate.has_conditions:
         return code
     root = results_root(report, options.out or dicast.settings.results_dir)
     told = gated(

@@ -13,17 +13,17 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import validated
 from dicast.app.submission.job_file import load_job
-from dicast.app.submission.sampling import SampleWishes, write_sample
+from dicast.app.submission.sampling import SampleOptions, write_sample
 
 
-def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleWishes, disagreement_of: str | None) -> None:
+def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleOptions, disagreement_of: str | None) -> None:
     """Draw the sample, write the file, and say how to fill it in. Raises `NoSample` and what refuses a job."""
     document = load_job(path)
     document.pop("ratings", None)  # often the very file that this makes
     job = validated(document)
     if disagreement_of is not None:
         found = finished(disagreement_of)
-        wishes = SampleWishes(wishes.size, wishes.strata, (found.folder, found.report), wishes.raters, wishes.seed)
+        wishes = SampleOptions(wishes.size, wishes.strata, (found.folder, found.report), wishes.raters, wishes.seed)
     items = write_sample(_located(job), wishes, Path(to))
     terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in one value a cell:")
     for dimension in job.dimensions:
@@ -37,7 +37,7 @@ def _told(dimension: Dimension) -> str:
     levels = "; ".join(f"{scale.label(score) or score}: {told}" for score, told in sorted(dimension.levels.items()))
     questions = " ".join(f"({number}) {question}" for number, question in enumerate(scale.checklist, 1))
     more = levels or questions
-    return f"{scale.told}  {dimension.name or dimension.id}{f' ({more})' if more else ''}"
+    return f"{scale.allowed_values}  {dimension.name or dimension.id}{f' ({more})' if more else ''}"
 
 
 def _located(job: EvaluationJob) -> EvaluationJob:

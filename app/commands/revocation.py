@@ -55,7 +55,7 @@ def revoke(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revoked:
 def _job(dicast: Dicast, name: str, *, cut: bool) -> Revoked:
     ledger = dicast.ledger
     try:
-        job = ledger.named(name)
+        job = ledger.job_of_task(name)
         before, finish = ledger.cancel(job, revoked=REVOKED)
         is_revoked = ledger.is_revoked(job)
     except UnknownJob:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.errors import DicastError
 
 VALUE_CHARS = 60
@@ -14,9 +14,9 @@ class DatasetError(DicastError, ValueError):
     problem = "unreadable-items"
 
     def __init__(self, path: str, message: str, *, place: str = "") -> None:
-        super().__init__(f"{shown(path, 300)}{f', {place}' if place else ''}: {message}")
+        super().__init__(f"{excerpt(path, 300)}{f', {place}' if place else ''}: {message}")
 
 
 def quoted(value: object) -> str:
     """Return a value for a message. Only as much of it is rendered as is shown."""
-    return shown(repr(value[: VALUE_CHARS + 1] if isinstance(value, str) else value), VALUE_CHARS)
+    return excerpt(repr(value[: VALUE_CHARS + 1] if isinstance(value, str) else value), VALUE_CHARS)

@@ -14,7 +14,7 @@ from dicast.app.datasets.kinds import kind_of
 from dicast.app.datasets.lines import Csv, JsonLines
 from dicast.app.datasets.rows import Cursor, ItemReader, Row, Table
 from dicast.app.domain.item import Item, ItemSource
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.config.nearest import nearest_file
 
 SAMPLES = 64
@@ -98,5 +98,5 @@ def _readable(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         near = nearest_file(Path(path)) if isinstance(error, FileNotFoundError) else None
-        hint = f"; did you mean {shown(near, 100)}?" if near else ""
+        hint = f"; did you mean {excerpt(near, 100)}?" if near else ""
         raise DatasetError(path, f"cannot be read: {error.strerror or error}{hint}") from None

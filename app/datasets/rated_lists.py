@@ -21,15 +21,15 @@ def list_of(pair: str) -> str:
 
 def judged_pairs(item: Item, pairs: Pairs) -> PairsOfList:
     """Return the judged pairs of a list."""
-    made = PairsOfLists(pairs).items(item)
-    return {pair.id: (str(pair.metadata["candidate_a"]), str(pair.metadata["candidate_b"])) for pair in made}
+    pair_items = PairsOfLists(pairs).items(item)
+    return {pair.id: (str(pair.metadata["candidate_a"]), str(pair.metadata["candidate_b"])) for pair in pair_items}
 
 
 def pairs_of_lists(items: ItemSource | Iterable[Item], pairs: Pairs, rated: Collection[str]) -> PairsOf:
     """Return the judged pairs of those lists that are `rated`. The items are read once."""
-    wanted = {*rated, *map(list_of, rated)}
+    list_ids = {*rated, *map(list_of, rated)}
     every = _in_file(items) if isinstance(items, ItemSource) else items
-    return {item.id: judged_pairs(item, pairs) for item in every if item.id in wanted}.get
+    return {item.id: judged_pairs(item, pairs) for item in every if item.id in list_ids}.get
 
 
 def _in_file(source: ItemSource) -> Iterator[Item]:

@@ -70,15 +70,15 @@ def _distinct(digests: array[int]) -> int:
 
 
 def _compare(job: EvaluationJob, path: str, suspects: set[int]) -> None:
-    seen: dict[tuple[str, str, str], str] = {}
+    places: dict[tuple[str, str, str], str] = {}
     for rating, place in read_ratings(job):
         key = _key(rating)
         if _digest(*key) not in suspects:
             continue
-        if key in seen:
+        if key in places:
             whose = f"{quoted(rating.rater)} has rated {quoted(rating.item_id)} in {quoted(rating.dimension)}"
-            raise DatasetError(path, f"{whose} already in {seen[key]}", place=place)
-        seen[key] = place
+            raise DatasetError(path, f"{whose} already in {places[key]}", place=place)
+        places[key] = place
 
 
 def _key(rating: Rating) -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.order import OrderError, PairsOfList, preferences
 from dicast.app.domain.rating import NOBODY_NAMED, Rating
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.errors import nearest
 
 ROUNDED = 0.005 + 1e-9
@@ -56,13 +56,13 @@ class Rated(NamedTuple):
     pairs: PairsOfList | None = None
 
 
-def read_ratings(job: EvaluationJob, held: Iterable[Item] | None = None) -> Iterator[PlacedRating]:
+def read_ratings(job: EvaluationJob, inline_items: Iterable[Item] | None = None) -> Iterator[PlacedRating]:
     """Yield all ratings of a job, streamed. Items that came with the job are passed if `job` itself does not hold them.
     Raises `DatasetError`."""
-    source, items = job.ratings, job.items if held is None else held
+    source, items = job.ratings, job.items if inline_items is None else inline_items
     assert source is not None
     if source.path is None:
-        yield from _beside(job, source, items)
+        yield from _inline_ratings(job, source, items)
     elif job.pairs is None:
         yield from ratings_of_file(source, job.dimensions)
     else:
@@ -99,8 +99,10 @@ def ratings_of_file(
                 if others:
                     continue
                 raise DatasetError(reader.path, f"the item {quoted(item)} is none of the job's", place=row.place)
-            found = reader.wide(rated, row.fields, row.place) if columns else reader.long(rated, row.fields, row.place)
-            for rating in found:
+            ratings = (
+                reader.wide(rated, row.fields, row.place) if columns else reader.long(rated, row.fields, row.place)
+            )
+            for rating in ratings:
                 yield PlacedRating(rating, row.place)
         if not table.closed:
             reader.check_names(reader.seen)
@@ -121,12 +123,12 @@ def _rated_ids(source: RatingSource) -> set[str]:
         return {reader.item_id(row.fields, row.place) for row in table.rows(None)}
 
 
-def _beside(
+def _inline_ratings(
     job: EvaluationJob, source: RatingSource, items: ItemSource | Iterable[Item]
 ) -> Iterator[PlacedRating]:  # fmt: skip
     """Yield the ratings in the items' rows, or in the metadata of items that came with the job."""
 
-    def of(item: Item) -> Rated:
+    def rated_of(item: Item) -> Rated:
         return Rated(item.id) if job.pairs is None else Rated(item.id, judged_pairs(item, job.pairs))
 
     if not isinstance(items, ItemSource):
@@ -134,7 +136,7 @@ def _beside(
         for item in items:
             reader.see(item.metadata)
             place = f"item {quoted(item.id)}"
-            for rating in reader.wide(of(item), item.metadata, place):
+            for rating in reader.wide(rated_of(item), item.metadata, place):
                 yield PlacedRating(rating, place)
         reader.check_seen(source.named_columns, "ratings.columns")
         return
@@ -144,7 +146,7 @@ def _beside(
         reader.check_columns(table, source.named_columns, "ratings.columns")
         for row in limited(items, table, None):
             reader.see(row.fields)
-            for rating in reader.wide(of(item_of(row)), row.fields, row.place):
+            for rating in reader.wide(rated_of(item_of(row)), row.fields, row.place):
                 yield PlacedRating(rating, row.place)
         if not table.closed and items.limit is None:
             reader.check_seen(source.named_columns, "ratings.columns")
@@ -198,7 +200,7 @@ class _Reader:
             if near in optional:
                 raise DatasetError(
                     self.path, f"{optional[near]}: no column {quoted(near)}; did you mean {quoted(column)}? "
-                    f"Then write `{optional[near]}: {shown(column, 60)}`; if not, give that column another name",
+                    f"Then write `{optional[near]}: {excerpt(column, 60)}`; if not, give that column another name",
                 )  # fmt: skip
             if near is not None:
                 raise DatasetError(
@@ -211,8 +213,8 @@ class _Reader:
         the first row lacks all of them."""
         missing = sorted(names - set(table.columns))
         if missing and (table.closed or len(missing) == len(names)):
-            known = ", ".join(quoted(column) for column in table.columns) or "none"
-            raise DatasetError(self.path, f"{setting}: no column {quoted(missing[0])}; the columns are {known}")
+            columns = ", ".join(quoted(column) for column in table.columns) or "none"
+            raise DatasetError(self.path, f"{setting}: no column {quoted(missing[0])}; the columns are {columns}")
 
     def item_id(self, fields: Mapping[str, Any], place: str) -> str:
         """Return the item's id in a row."""
@@ -232,11 +234,11 @@ class _Reader:
 
     def wide(self, rated: Rated, fields: Mapping[str, Any], place: str) -> Iterator[Rating]:
         """Yield the ratings of a row with a column per dimension, or per dimension and rater."""
-        for dimension, named in self._columns.items():
-            for rater, column in [("", named)] if isinstance(named, str) else named.items():
+        for dimension, columns in self._columns.items():
+            for rater, column in [("", columns)] if isinstance(columns, str) else columns.items():
                 for item, score in self._scores(rated, fields.get(column), column, dimension, place):
-                    rater_named = rater or self._rater(fields, place)
-                    yield Rating(item, dimension, rater_named, score, self._probability(fields, place))
+                    rater_name = rater or self._rater(fields, place)
+                    yield Rating(item, dimension, rater_name, score, self._probability(fields, place))
 
     def _scores(
         self, rated: Rated, value: Any, field: str, dimension: str, place: str

@@ -10,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 
 from dicast.app.datasets.errors import DatasetError, quoted
-from dicast.app.domain.item import FORMS, WANTED, Item, ItemSource
+from dicast.app.domain.item import FORMS, ITEM_RULE, Item, ItemSource
 from dicast.app.refusals import field_name, problem
 
 JUDGED_FIELDS = ("text_field", "text_a_field", "text_b_field", "messages_field", "candidates_field")
@@ -70,8 +70,8 @@ class ItemReader:
             names |= {setting: name for setting, name in judged.items() if name is not None and setting == "text_field"}
         for setting, name in names.items():
             if table.closed and name not in table.columns and not (setting == "id_field" and self.numbered):
-                known = ", ".join(quoted(column) for column in table.columns) or "none"
-                raise DatasetError(source.path, f"{setting}: no column {quoted(name)}; the columns are {known}")
+                columns = ", ".join(quoted(column) for column in table.columns) or "none"
+                raise DatasetError(source.path, f"{setting}: no column {quoted(name)}; the columns are {columns}")
 
     def item(self, row: Row) -> Item:
         """Return the item in a row. Raises `DatasetError` if it is none."""
@@ -103,19 +103,19 @@ class ItemReader:
     def _judged(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of one kind of item. Raises `DatasetError` if no kind is complete, or several are
         present."""
-        named = {setting.removesuffix("_field"): getattr(self._source, setting) for setting in JUDGED_FIELDS}
-        given = {what: value for what in named if (value := self._value(row, fields, what, named[what]))}
-        if any(given.keys() == whole for whole in FORMS.values()):
-            return given
-        if len(given) > 1:
-            there = " and ".join(quoted(named[what]) for what in given)
-            rest = next(what for what in given if what != "text")
+        columns = {setting.removesuffix("_field"): getattr(self._source, setting) for setting in JUDGED_FIELDS}
+        values = {what: value for what in columns if (value := self._value(row, fields, what, columns[what]))}
+        if any(values.keys() == whole for whole in FORMS.values()):
+            return values
+        if len(values) > 1:
+            there = " and ".join(quoted(columns[what]) for what in values)
+            rest = next(what for what in values if what != "text")
             raise DatasetError(
-                self._source.path, f"has {there}, and an item {WANTED}; say {rest}_field: null where the column is "
+                self._source.path, f"has {there}, and an item {ITEM_RULE}; say {rest}_field: null where the column is "
                 "something else", place=row.place
             )  # fmt: skip
-        lacks = {"text_a": "text_b", "text_b": "text_a"}.get("".join(given), "text")
-        name = named[lacks] or f"{lacks}_field"
+        lacks = {"text_a": "text_b", "text_b": "text_a"}.get("".join(values), "text")
+        name = columns[lacks] or f"{lacks}_field"
         raise self._wrong(row, name, "must be text, not blank", row.fields.get(name))
 
     def _value(self, row: Row, fields: dict[str, Any], what: str, name: str | None) -> Any:

@@ -22,7 +22,7 @@ class Survey:
     items: int
     text_bytes: int
     fingerprint: str
-    known: KnownItems
+    item_ids: KnownItems
 
 
 class KnownItems:
@@ -50,7 +50,7 @@ class KnownItems:
 def survey(
     source: ItemSource, *, most: int | None = None, max_text_bytes: int | None = None,
     keep: Mapping[str, str] | Collection[str] = (),
-    misfit: Callable[[Item], str | None] = lambda item: None, seen: Callable[[Item], None] | None = None,
+    misfit: Callable[[Item], str | None] = lambda item: None, visit: Callable[[Item], None] | None = None,
 ) -> Survey:  # fmt: skip
     """Read every item once, or the first `most`, and pass each to a callback.
 
@@ -79,17 +79,17 @@ def survey(
                 problem = f"the item {quoted(item.id)} holds {size} bytes of text, at most {max_text_bytes} are allowed"
                 raise DatasetError(source.path, problem, place=row.place)
             text_bytes += size
-            if seen is not None:
-                seen(item)
+            if visit is not None:
+                visit(item)
             if not reader.numbered:
                 digests.append(_digest(item.id))
             if items == most:
                 break
     if unseen and items:
-        known = ", ".join(quoted(column) for column in table.columns)
+        columns = ", ".join(quoted(column) for column in table.columns)
         name, field = next(iter(unseen.items()))
         near = nearest(name, table.columns)
-        hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {known}"
+        hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {columns}"
         raise DatasetError(source.path, f"{field}: no item has {quoted(name)} besides its texts; {hint}")
     suspects = repeated(digests)
     if suspects:
@@ -118,14 +118,14 @@ def repeated(digests: array[int]) -> set[int]:
 
 
 def _compare(source: ItemSource, suspects: set[int]) -> None:
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     with opened(source) as table:
         reader = ItemReader(source, table)
         for row in limited(source, table, None):
             item = reader.item(row)
             if _digest(item.id) not in suspects:
                 continue
-            if item.id in seen:
-                problem = f"{source.id_field}: {quoted(item.id)} is already in {seen[item.id]}"
+            if item.id in places:
+                problem = f"{source.id_field}: {quoted(item.id)} is already in {places[item.id]}"
                 raise DatasetError(source.path, problem, place=row.place)
-            seen[item.id] = row.place
+            places[item.id] = row.place

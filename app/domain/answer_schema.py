@@ -35,7 +35,7 @@ LENGTHS = frozenset({"minLength", "maxLength"})
 Schema = dict[str, Any]
 
 
-class Room(NamedTuple):
+class AnswerLimits(NamedTuple):
     """The most characters of one opinion's argument and of each of its quotes, and the most quotes."""
 
     argument_chars: int
@@ -43,38 +43,42 @@ class Room(NamedTuple):
     quotes: int
 
 
-def room(max_tokens: int, opinions: int = 1) -> Room:
+def answer_limits(max_tokens: int, opinions: int = 1) -> AnswerLimits:
     """Return the limits within which `opinions` opinions end within `max_tokens`: half for the arguments, half for the
     quotes."""
     characters = (max_tokens // opinions - FRAME_TOKENS) * CHARACTERS_PER_TOKEN
-    return Room(
+    return AnswerLimits(
         argument_chars=min(max(characters // 2, 40), 1200),
         quote_chars=min(max(characters // 4, 20), 400),
         quotes=2,
     )
 
 
-def single_schema(scale: Scale, limits: Room, nonce: str | None = None, *, dissent: bool = False) -> Schema:
+def single_schema(scale: Scale, limits: AnswerLimits, nonce: str | None = None, *, dissent: bool = False) -> Schema:
     """Return the schema of one opinion: `{"nonce", "argument", "cited_evidence", "score"}`, plus `dissent` for a chief.
 
     With a `nonce`, only that nonce is valid. Without one, all calls with the same scale share the returned schema, so
     it must not be modified.
     """
-    schema = _single(scale.min, scale.max, scale.options, len(scale.checklist), limits, dissent)
-    return schema if nonce is None else _only(nonce, schema)
+    schema = _single_schema(scale.min, scale.max, scale.options, len(scale.checklist), limits, dissent)
+    return schema if nonce is None else _with_fixed_nonce(nonce, schema)
 
 
 @lru_cache
-def _single(
-    lowest: int, highest: int, options: tuple[str, ...], questions: int, limits: Room, dissent: bool
+def _single_schema(
+    lowest: int, highest: int, options: tuple[str, ...], questions: int, limits: AnswerLimits, dissent: bool
 ) -> Schema:  # fmt: skip
     return _object(
-        {"nonce": _NONCE, **_argued(limits, dissent=dissent), **_verdict(lowest, highest, options, questions)}
+        {
+            "nonce": _NONCE,
+            **_argument_properties(limits, dissent=dissent),
+            **_verdict_properties(lowest, highest, options, questions),
+        }
     )
 
 
 def batch_schema(
-    dimensions: Sequence[Dimension], limits: Room, nonce: str | None = None, *, dissent: bool = False
+    dimensions: Sequence[Dimension], limits: AnswerLimits, nonce: str | None = None, *, dissent: bool = False
 ) -> Schema:
     """Return the schema of all opinions on one item: `{"nonce", "opinions": [{"criterion_id", "argument", ...}, ...]}`;
     `nonce` and `dissent` are as in `single_schema`.
@@ -82,7 +86,7 @@ def batch_schema(
     Criteria with numeric scales share one form, whose score has the bounds of the widest scale; the reader checks each
     score against its own scale. Other criteria have one form per distinct scale.
     """
-    forms = [_object(entry) for entry in _entries(dimensions, limits, dissent=dissent)]
+    forms = [_object(entry) for entry in _opinion_schemas(dimensions, limits, dissent=dissent)]
     opinions = {
         "type": "array",
         "items": forms[0] if len(forms) == 1 else {"anyOf": forms},
@@ -90,20 +94,20 @@ def batch_schema(
         "maxItems": len(dimensions),
     }
     schema = _object({"nonce": _NONCE, "opinions": opinions})
-    return schema if nonce is None else _only(nonce, schema)
+    return schema if nonce is None else _with_fixed_nonce(nonce, schema)
 
 
-def _entries(dimensions: Sequence[Dimension], limits: Room, *, dissent: bool) -> list[Schema]:
-    alike: dict[tuple[tuple[str, ...], int], list[Dimension]] = {}
+def _opinion_schemas(dimensions: Sequence[Dimension], limits: AnswerLimits, *, dissent: bool) -> list[Schema]:
+    groups: dict[tuple[tuple[str, ...], int], list[Dimension]] = {}
     for dimension in dimensions:
-        alike.setdefault((dimension.scale.options, len(dimension.scale.checklist)), []).append(dimension)
+        groups.setdefault((dimension.scale.options, len(dimension.scale.checklist)), []).append(dimension)
     return [
         {
             "criterion_id": {"type": "string", "enum": [d.id for d in group]},
-            **_argued(limits, dissent=dissent),
-            **_verdict(min(d.scale.min for d in group), max(d.scale.max for d in group), options, questions),
+            **_argument_properties(limits, dissent=dissent),
+            **_verdict_properties(min(d.scale.min for d in group), max(d.scale.max for d in group), options, questions),
         }
-        for (options, questions), group in alike.items()
+        for (options, questions), group in groups.items()
     ]
 
 
@@ -125,12 +129,12 @@ def without(schema: Mapping[str, Any], keywords: Collection[str]) -> Schema:
 _NONCE: Schema = {"type": "string", "minLength": NONCE_CHARS, "maxLength": NONCE_CHARS}
 
 
-def _only(nonce: str, schema: Schema) -> Schema:
+def _with_fixed_nonce(nonce: str, schema: Schema) -> Schema:
     return {**schema, "properties": {**schema["properties"], "nonce": {"type": "string", "enum": [nonce]}}}
 
 
-def _argued(limits: Room, *, dissent: bool) -> Schema:
-    argued: Schema = {
+def _argument_properties(limits: AnswerLimits, *, dissent: bool) -> Schema:
+    properties: Schema = {
         "argument": {"type": "string", "minLength": 20, "maxLength": limits.argument_chars},
         "cited_evidence": {
             "type": "array",
@@ -138,10 +142,10 @@ def _argued(limits: Room, *, dissent: bool) -> Schema:
             "maxItems": limits.quotes,
         },
     }
-    return argued | {"dissent": {"type": "string", "maxLength": limits.argument_chars}} if dissent else argued
+    return properties | {"dissent": {"type": "string", "maxLength": limits.argument_chars}} if dissent else properties
 
 
-def _verdict(lowest: int, highest: int, options: tuple[str, ...], questions: int) -> Schema:
+def _verdict_properties(lowest: int, highest: int, options: tuple[str, ...], questions: int) -> Schema:
     if options:
         return {"label": {"type": "string", "enum": list(options)}}
     if questions:

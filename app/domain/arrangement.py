@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.probes import tried
+from dicast.app.domain.probes import variant_probes
 from dicast.app.domain.ranking import PairsOfLists
 from dicast.app.domain.variants import Variants
 
@@ -75,16 +75,16 @@ class Shuffle:
         """Return the places of the items in their new order. `groups` holds a `group_code` for each item."""
         if self.group is None:
             return _shuffled(range(len(groups)), chance)
-        own = [_shuffled((at for at, code in enumerate(groups) if code == which), chance) for which in range(3)]
-        pairs = min(len(own[0]), len(own[1]))
+        by_group = [_shuffled((at for at, code in enumerate(groups) if code == which), chance) for which in range(3)]
+        pairs = min(len(by_group[0]), len(by_group[1]))
         order = array("q", [0]) * (2 * pairs)
-        order[0::2], order[1::2] = own[0][:pairs], own[1][:pairs]
-        return order + own[0][pairs:] + own[1][pairs:] + own[2]
+        order[0::2], order[1::2] = by_group[0][:pairs], by_group[1][:pairs]
+        return order + by_group[0][pairs:] + by_group[1][pairs:] + by_group[2]
 
     def group_code(self, item: Item) -> int:
         """Return 0 or 1 for the item's group, and 2 if it belongs to neither."""
-        found = self.group(item) if self.group is not None else None
-        return 2 if found is None else found
+        group = self.group(item) if self.group is not None else None
+        return 2 if group is None else group
 
 
 def _shuffled(places: range | Iterator[int], chance: Chance) -> array[int]:
@@ -118,35 +118,35 @@ class Arrangement:
         for item in items:
             yield from self.expand.items(item)
 
-    def own(self, item: Item) -> int:
+    def expanded_count(self, item: Item) -> int:
         """Return how many items `item` expands to."""
         return 1 if self.expand is None else self.expand.count(item)
 
-    def total(self, own: int) -> int:
+    def total(self, base_items: int) -> int:
         """Return the number of items including variants, given the number after expansion."""
-        return own + (self.vary.count(own) if self.vary is not None else 0)
+        return base_items + (self.vary.count(base_items) if self.vary is not None else 0)
 
 
-class Expected:
+class ExpectedItems:
     """Counts the items that an arrangement will produce. It is fed the job's items one by one at submission."""
 
     def __init__(self, arrangement: Arrangement) -> None:
         self._arrangement = arrangement
-        self.own = 0
+        self.base_items = 0
         self.groups = [0, 0, 0]
-        """Of `own`, those of the two groups that the shuffle compares, and the others."""
+        """Of `base_items`, those of the two groups that the shuffle compares, and the others."""
 
     def add(self, item: Item) -> None:
         """Count what `item` expands to."""
-        count = self._arrangement.own(item)
-        self.own += count
+        count = self._arrangement.expanded_count(item)
+        self.base_items += count
         if self._arrangement.shuffle is not None:
             self.groups[self._arrangement.shuffle.group_code(item)] += count
 
     @property
     def total(self) -> int:
         """The number of items the job has, variants included."""
-        return self._arrangement.total(self.own)
+        return self._arrangement.total(self.base_items)
 
 
 def arrangement_of(job: EvaluationJob) -> Arrangement:
@@ -155,11 +155,11 @@ def arrangement_of(job: EvaluationJob) -> Arrangement:
     Each step must produce as many items when the job starts as it announced at submission.
     """
     expand = PairsOfLists(job.pairs) if job.pairs is not None else None
-    varied = Variants(job.probes, job.dimensions, str(job.id)) if tried(job.probes) else None
-    return Arrangement(expand=expand, shuffle=_drawn(job), vary=varied, images=job.item_images != "none")
+    variation = Variants(job.probes, job.dimensions, str(job.id)) if variant_probes(job.probes) else None
+    return Arrangement(expand=expand, shuffle=_question_shuffle(job), vary=variation, images=job.item_images != "none")
 
 
-def _drawn(job: EvaluationJob) -> Shuffle | None:
+def _question_shuffle(job: EvaluationJob) -> Shuffle | None:
     """Return a random order for a job with a question, which differs from job to job; None for any other job."""
     if job.question is None:
         return None

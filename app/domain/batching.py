@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.opinion import Usage
 
-MAX_NAMED_CHARS = 200
+MAX_LABEL_CHARS = 200
 
 
-def named(dimensions: Sequence[Dimension]) -> str:
-    """Return a label for a call, for people: its dimensions' ids, cut to `MAX_NAMED_CHARS` characters."""
+def batch_label(dimensions: Sequence[Dimension]) -> str:
+    """Return a label for a call, for people: its dimensions' ids, cut to `MAX_LABEL_CHARS` characters."""
     if len(dimensions) == 1:
         return dimensions[0].id
     text = ", ".join([dimension.id for dimension in dimensions])
-    return text if len(text) <= MAX_NAMED_CHARS else f"{text[: MAX_NAMED_CHARS - 3]}..."
+    return text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 3]}..."
 
 
 def divide_usage(usage: Usage, opinions: int) -> list[Usage]:

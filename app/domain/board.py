@@ -47,7 +47,7 @@ def mark_of(score: int, scale_min: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class Scoreboard:
     """The marks of `items` items from `first_item` on; `lowest` is the lowest score of each dimension."""
 
     layout: Layout
@@ -76,10 +76,10 @@ class Board:
 
     def by_round(self, item: int, agent: int, dimension: int) -> dict[int, int]:
         """Return the scores an agent gave an item in a dimension, by round."""
-        given = {number: self.score(Unit(item, number, agent, dimension)) for number in range(self.layout.rounds)}
-        return {number: score for number, score in given.items() if score is not None}
+        scores = {number: self.score(Unit(item, number, agent, dimension)) for number in range(self.layout.rounds)}
+        return {number: score for number, score in scores.items() if score is not None}
 
-    def spared(self, item: int, agent: int, dimension: int) -> bool:
+    def is_skipped(self, item: int, agent: int, dimension: int) -> bool:
         """Whether the agent was skipped in at least one round there; a resumed job decides anew."""
         rounds = range(self.layout.rounds)
         return any(self.mark(Unit(item, number, agent, dimension)) == NOT_NEEDED for number in rounds)

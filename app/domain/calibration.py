@@ -30,7 +30,7 @@ class MadeFor(Strict):
     prompt: str
     rubric: str
 
-    def differing(self, other: MadeFor) -> list[str]:
+    def differing_parts(self, other: MadeFor) -> list[str]:
         """Return which of judge, model, prompt and rubric differ from `other`."""
         return [part for part in PARTS if getattr(self, part) != getattr(other, part)]
 
@@ -87,13 +87,13 @@ class Calibration(Strict):
     maps: list[CalibrationMap] = Field(min_length=1, max_length=MAX_MAPS)
 
     @model_validator(mode="after")
-    def _once(self) -> Self:
-        seen: set[tuple[str, str, str]] = set()
-        for one in self.maps:
-            key = one.kind, one.judge, one.dimension
-            if key in seen:
-                raise ValueError(f"maps: {one.judge!r} has two in dimension {one.dimension!r}")
-            seen.add(key)
+    def _check_unique_maps(self) -> Self:
+        keys: set[tuple[str, str, str]] = set()
+        for entry in self.maps:
+            key = entry.kind, entry.judge, entry.dimension
+            if key in keys:
+                raise ValueError(f"maps: {entry.judge!r} has two in dimension {entry.dimension!r}")
+            keys.add(key)
         return self
 
     def find(self, judge: str, dimension: str) -> CalibrationMap | None:
@@ -108,6 +108,6 @@ class Calibration(Strict):
         return next((m for m in self.maps if (m.kind, m.judge, m.dimension) == (kind, judge, dimension)), None)
 
 
-def told(differing: list[str]) -> str:
+def describe_differences(differing: list[str]) -> str:
     """Join the parts that differ: `another model and another rubric`."""
     return " and ".join(f"another {part}" for part in differing)

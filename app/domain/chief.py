@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from dicast.app.domain.preference import own_score
-from dicast.app.domain.told_opinion import ToldOpinion
+from dicast.app.domain.preference import unswapped_score
+from dicast.app.domain.told_opinion import VisibleOpinion
 
 if TYPE_CHECKING:
     from dicast.app.domain.job import EvaluationJob
@@ -26,39 +26,41 @@ TOGETHER_CHARS = 24_000
 """The most characters shown of all judges' arguments on one criterion of an item, as far as `LEAST_CHARS` allows."""
 
 
-def told_opinions(job: EvaluationJob, given: Iterable[Mapping[str, Any]]) -> list[ToldOpinion]:
+def visible_opinions(job: EvaluationJob, opinions: Iterable[Mapping[str, Any]]) -> list[VisibleOpinion]:
     """Return everything that a chief is shown of one item, from all other judges' opinions as JSON.
 
     The result is the same in whatever order opinions come, and if some come twice.
     """
     scales = {dimension.id: dimension.scale for dimension in job.dimensions}
-    by_unit = {(o["replicate"], o["criterion_id"], o["judge"]): o for o in given}
+    by_unit = {(o["replicate"], o["criterion_id"], o["judge"]): o for o in opinions}
     chars = min(ARGUMENT_CHARS, max(LEAST_CHARS, TOGETHER_CHARS // max(1, len(job.agents) - 1)))
     places = {name: at for at, name in enumerate(scales)}
-    told = []
+    visible = []
     for (round, criterion, judge), opinion in by_unit.items():
         others = [agent.name for agent in job.agents if agent.name != job.chief]
-        number = 1 + _drawn(others, str(opinion["item_id"]), round).index(judge)
+        number = 1 + _shuffled_names(others, str(opinion["item_id"]), round).index(judge)
         if opinion.get("score") is None:
-            told.append(ToldOpinion(round=round, criterion=criterion, judge=number))
+            visible.append(VisibleOpinion(round=round, criterion=criterion, judge=number))
             continue
-        said = _said(opinion, scales[criterion], swapped=job.turned(round))
+        said = _score_text(opinion, scales[criterion], swapped=job.is_swapped(round))
         argument = _cut(opinion["argument"], chars)
-        told.append(ToldOpinion(round=round, criterion=criterion, judge=number, said=said, argument=argument))
-    return sorted(told, key=lambda one: (one.round, places[one.criterion], one.judge))
+        visible.append(VisibleOpinion(round=round, criterion=criterion, judge=number, said=said, argument=argument))
+    return sorted(visible, key=lambda entry: (entry.round, places[entry.criterion], entry.judge))
 
 
-def heard(opinions: Iterable[ToldOpinion], round: int, criteria: Collection[str]) -> list[ToldOpinion]:
+def matching_opinions(
+    opinions: Iterable[VisibleOpinion], round: int, criteria: Collection[str]
+) -> list[VisibleOpinion]:
     """Return the opinions of this round on these criteria."""
-    return [one for one in opinions if one.round == round and one.criterion in criteria]
+    return [opinion for opinion in opinions if opinion.round == round and opinion.criterion in criteria]
 
 
-def unheard(opinions: Iterable[ToldOpinion], round: int, criterion: str) -> bool:
+def has_no_opinion(opinions: Iterable[VisibleOpinion], round: int, criterion: str) -> bool:
     """Whether no judge has an opinion that could be shown to a chief."""
-    return not any(one.said is not None for one in heard(opinions, round, (criterion,)))
+    return not any(opinion.said is not None for opinion in matching_opinions(opinions, round, (criterion,)))
 
 
-def _drawn(names: Sequence[str], item_id: str, round: int) -> list[str]:
+def _shuffled_names(names: Sequence[str], item_id: str, round: int) -> list[str]:
     """Return the names in an order that is as good as random, and always the same for the same item and round."""
 
     def lot(name: str) -> bytes:
@@ -67,14 +69,14 @@ def _drawn(names: Sequence[str], item_id: str, round: int) -> list[str]:
     return sorted(names, key=lot)
 
 
-def _said(opinion: Mapping[str, Any], scale: Scale, *, swapped: bool | None) -> str:
+def _score_text(opinion: Mapping[str, Any], scale: Scale, *, swapped: bool | None) -> str:
     """Return the score in the words of the scale, as the judge gave it."""
-    score = own_score(opinion["score"], swapped=swapped)
+    score = unswapped_score(opinion["score"], swapped=swapped)
     if scale.options:
         label = scale.label(score) or ""
         return json.dumps(label, ensure_ascii=not label.isprintable())
     if scale.checklist:
-        answers = ", ".join("yes" if answer else "no" for answer in opinion.get("answers") or ())
+        answers = ", ".join("yes" if is_yes else "no" for is_yes in opinion.get("answers") or ())
         return f"{score} of {scale.max} yes ({answers})"
     return str(score)
 

@@ -17,32 +17,32 @@ MAX_NAME_CHARS = 200
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles that are shown to a judge by name; any other role is quoted."""
-ASKING = frozenset({"system", "developer", "user", "human", "tool", "function"})
+ASKING_ROLES = frozenset({"system", "developer", "user", "human", "tool", "function"})
 """Roles whose messages are never answers."""
 
 
-def _joined(content: Any) -> Any:
+def _join_parts(content: Any) -> Any:
     """Join a list of parts, as APIs write it, into one text; its images belong to the turn."""
     if not isinstance(content, list):
         return content
-    words = [part for part in content if _pictured(part) is None]
-    for part in words:
+    text_parts = [part for part in content if _image_of_part(part) is None]
+    for part in text_parts:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError(
                 "must be a text, or a list of {type: text, text: ...} and {type: image_url, image_url: {url: ...}}"
             )
-    return "\n".join(part["text"] for part in words)
+    return "\n".join(part["text"] for part in text_parts)
 
 
-def _pictured(part: Any) -> dict[str, Any] | None:
+def _image_of_part(part: Any) -> dict[str, Any] | None:
     """Return the image that a part is, in OpenAI's or Anthropic's form; None if it is no image."""
     if not isinstance(part, dict):
         return None
-    given = part.get("image_url") if part.get("type") == "image_url" else None
-    if isinstance(given, str):
-        return {"image": given}
-    if isinstance(given, dict) and given.keys() <= {"url", "detail"}:
-        return {("image" if name == "url" else name): value for name, value in given.items()}
+    image_url = part.get("image_url") if part.get("type") == "image_url" else None
+    if isinstance(image_url, str):
+        return {"image": image_url}
+    if isinstance(image_url, dict) and image_url.keys() <= {"url", "detail"}:
+        return {("image" if name == "url" else name): value for name, value in image_url.items()}
     source = part.get("source") if part.get("type") == "image" else None
     if isinstance(source, dict) and source.get("type") == "base64":
         return {"image": f"data:{source.get('media_type')};base64,{source.get('data')}"}
@@ -65,7 +65,7 @@ class Turn(Strict):
     """One message of a conversation."""
 
     role: Name
-    content: Annotated[str | None, BeforeValidator(_joined)] = None
+    content: Annotated[str | None, BeforeValidator(_join_parts)] = None
     name: Name | None = None
     tool_calls: Annotated[list[JsonValue] | None, AfterValidator(_writable)] = Field(
         default=None, max_length=MAX_TOOL_CALLS
@@ -78,8 +78,10 @@ class Turn(Strict):
     def _with_images(cls, data: Any) -> Any:
         """Move images among the parts of the content into `images`."""
         content = data.get("content") if isinstance(data, dict) else None
-        found = [image for part in content if (image := _pictured(part))] if isinstance(content, list) else []
-        return {**data, "images": [*(data.get("images") or ()), *found]} if found else data
+        part_images = (
+            [image for part in content if (image := _image_of_part(part))] if isinstance(content, list) else []
+        )
+        return {**data, "images": [*(data.get("images") or ()), *part_images]} if part_images else data
 
     @property
     def calls(self) -> str:
@@ -90,8 +92,8 @@ class Turn(Strict):
     def texts(self) -> tuple[str, ...]:
         """All texts of the turn that a judge reads, without empty ones."""
         described = (image.description for image in self.images or ())
-        given = (self.role, self.name, self.content, self.calls, self.tool_call_id, *described)
-        return tuple(text for text in given if text)
+        parts = (self.role, self.name, self.content, self.calls, self.tool_call_id, *described)
+        return tuple(text for text in parts if text)
 
     @property
     def says_nothing(self) -> bool:

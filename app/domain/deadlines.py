@@ -19,16 +19,16 @@ _SECONDS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 
 def seconds(value: Any) -> float:
     """Return a duration in seconds, 0 <= result <= LONGEST_S. Raises ValueError."""
-    found: float | None = None
+    duration_s: float | None = None
     if isinstance(value, timedelta):
-        found = value.total_seconds()
+        duration_s = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
+        duration_s = float(value)
     elif isinstance(value, str) and len(value) <= 40 and _DURATION.fullmatch(value.strip()):
-        found = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(value))
-    if found is None or not 0 <= found <= LONGEST_S:
+        duration_s = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(value))
+    if duration_s is None or not 0 <= duration_s <= LONGEST_S:
         raise ValueError("must be a duration of at most a year, as seconds or like 90s, 10m, 1h30m, 2d")
-    return found
+    return duration_s
 
 
 def finish_by(value: Any) -> float | str:
@@ -42,10 +42,10 @@ def finish_by(value: Any) -> float | str:
         if value.tzinfo is None:
             raise ValueError("must be an instant with its time zone, like 2030-06-01T18:00:00Z")
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    found = seconds(value)
-    if not found:
+    duration_s = seconds(value)
+    if not duration_s:
         raise ValueError("must be longer than 0 s")
-    return found
+    return duration_s
 
 
 def instant_ms(value: str) -> int:
@@ -67,7 +67,7 @@ class Bounds(NamedTuple):
     pool_down_ms: int | None = None
 
     @classmethod
-    def of(cls, *, unit_deadline_s: float, finish_by: float | str | None, max_pool_down_s: float) -> Bounds:
+    def from_options(cls, *, unit_deadline_s: float, finish_by: float | str | None, max_pool_down_s: float) -> Bounds:
         """Make the bounds from a job's options; a deadline of 0 s means none."""
         return cls(
             unit_ms=round(1000 * unit_deadline_s) or None,

@@ -37,8 +37,10 @@ class Dimension(Strict):
     @property
     def rubric(self) -> str:
         """A digest of everything that tells a judge how to score; equal for equal rubrics."""
-        told = self.model_dump(mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"})
-        return hashlib.sha256(to_json(dict(sorted(told.items())))).hexdigest()[:16]
+        rubric_fields = self.model_dump(
+            mode="json", include={"id", "name", "instructions", "scale", "levels", "examples"}
+        )
+        return hashlib.sha256(to_json(dict(sorted(rubric_fields.items())))).hexdigest()[:16]
 
     @model_validator(mode="before")
     @classmethod
@@ -50,16 +52,16 @@ class Dimension(Strict):
         """
         if not isinstance(data, dict):
             return data
-        given = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
-        scale = _readable(data.get("scale")) if given else None
-        found = {name: _by_score(name, value, scale) for name, value in given.items()}
-        levels, examples = found.get("levels", {}), dict(found.get("examples", {}))
+        tables = {name: data[name] for name in ("levels", "examples") if isinstance(data.get(name), dict)}
+        scale = _valid_scale(data.get("scale")) if tables else None
+        by_score = {name: _keyed_by_score(name, value, scale) for name, value in tables.items()}
+        levels, examples = by_score.get("levels", {}), dict(by_score.get("examples", {}))
         for score, level in levels.items():
             if isinstance(level, dict) and level.keys() <= {"means", "examples"} and "means" in level:
                 if level.get("examples"):
                     examples[score] = level["examples"]
                 levels[score] = level["means"]
-        return {**data, **found, **({"examples": examples} if examples else {})}
+        return {**data, **by_score, **({"examples": examples} if examples else {})}
 
     @model_validator(mode="after")
     def _levels_on_scale(self) -> Self:
@@ -74,7 +76,7 @@ class Dimension(Strict):
         return self
 
 
-def _readable(scale: Any) -> Scale | None:
+def _valid_scale(scale: Any) -> Scale | None:
     """Return the scale, or None if it is invalid, which its own field reports."""
     if scale is None or isinstance(scale, Scale):
         return scale
@@ -84,15 +86,15 @@ def _readable(scale: Any) -> Scale | None:
         return None
 
 
-def _by_score(name: str, given: dict[Any, Any], scale: Scale | None) -> dict[Any, Any]:
+def _keyed_by_score(name: str, table: dict[Any, Any], scale: Scale | None) -> dict[Any, Any]:
     """Return the table with keys that are whole numbers, or labels of the scale, replaced by scores."""
-    found = {}
-    for key, value in given.items():
+    scores = {}
+    for key, value in table.items():
         score = _score(name, key, scale)
-        if score in found:
+        if score in scores:
             raise ValueError(f"{name}: {key} is described twice")
-        found[score] = value
-    return found
+        scores[score] = value
+    return scores
 
 
 def _score(name: str, key: Any, scale: Scale | None) -> Any:

@@ -68,7 +68,7 @@ class ErrorTally:
         if len(self.examples) < MAX_EXAMPLES and self._counts[reason] <= EXAMPLES_A_REASON:
             self.examples.append(error)
 
-    def told(self) -> list[ErrorReason]:
+    def reasons(self) -> list[ErrorReason]:
         """Return the reasons, most frequent first."""
         return [
             ErrorReason(

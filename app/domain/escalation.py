@@ -15,7 +15,7 @@ from math import hypot, inf, sqrt
 from statistics import stdev
 
 from dicast.app.domain import preference
-from dicast.app.domain.board import Board
+from dicast.app.domain.board import Scoreboard
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import NEARLY, SPREAD_LEAST, PanelRule, commonest
 from dicast.app.domain.plan import Unit
@@ -26,32 +26,32 @@ FIRST = 2
 NO_ERRORS: Mapping[str, float] = {}
 
 
-def settled(
+def is_settled(
     rule: PanelRule,
-    given: Mapping[str, float],
-    left: Sequence[str],
+    scores_by_judge: Mapping[str, float],
+    remaining: Sequence[str],
     scale: Scale,
     errors: Mapping[str, float] = NO_ERRORS,
 ) -> bool:
-    """Whether none of the judges in `left` is needed, after the scores that others have given.
+    """Whether none of the judges in `remaining` is needed, after the scores that others have given.
 
     An uncertainty is compared with the standard `errors` of all judges called so far, including those without a score.
     """
-    if not left:
+    if not remaining:
         return True
-    if not given:
+    if not scores_by_judge:
         return False
     if rule.escalate is not None and rule.escalate.difference is not None:
-        scores = given.values()
-        return len(given) >= FIRST and max(scores) - min(scores) < rule.escalate.difference
+        scores = scores_by_judge.values()
+        return len(scores_by_judge) >= FIRST and max(scores) - min(scores) < rule.escalate.difference
     if rule.escalate is not None and rule.escalate.uncertainty is not None:
         return _error_of_mean(rule, errors) <= rule.escalate.uncertainty + NEARLY
     if rule.combine == "majority" and rule.threshold is None:
-        return _commonest_stays(list(given.values()), len(left))
+        return _majority_is_certain(list(scores_by_judge.values()), len(remaining))
     # All other rules are monotone in each score, so what stays the same at both ends of the scale stays so between.
     ends = {
-        rule.combined({**given, **dict.fromkeys(left[:answering], float(end))})
-        for answering in _answering(rule, len(left))
+        rule.combined({**scores_by_judge, **dict.fromkeys(remaining[:answering], float(end))})
+        for answering in _possible_answer_counts(rule, len(remaining))
         for end in (scale.min, scale.max)
     }
     return len(ends) == 1 and None not in ends
@@ -71,35 +71,39 @@ def _error_of_mean(rule: PanelRule, errors: Mapping[str, float]) -> float:
     return hypot(*(weights[judge] * error for judge, error in errors.items())) / total if total else inf
 
 
-def _answering(rule: PanelRule, left: int) -> Sequence[int]:
+def _possible_answer_counts(rule: PanelRule, remaining: int) -> Sequence[int]:
     """Return how many of the remaining judges may answer.
 
     For a weighted mean with a threshold the two extremes suffice: each answer at an end of the scale moves the mean to
     that end.
     """
-    return (0, left) if rule.combine == "weighted" else range(left + 1)
+    return (0, remaining) if rule.combine == "weighted" else range(remaining + 1)
 
 
-def _commonest_stays(scores: Sequence[float], left: int) -> bool:
+def _majority_is_certain(scores: Sequence[float], remaining: int) -> bool:
     """Whether the commonest score stays the only commonest one, whatever the remaining judges say."""
     counts = [count for _, count in Counter(scores).most_common(2)]
-    return counts[0] > (counts[1] if len(counts) > 1 else 0) + left
+    return counts[0] > (counts[1] if len(counts) > 1 else 0) + remaining
 
 
-def earliest(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
+def earliest_settlement(rule: PanelRule, judges: Sequence[str], scale: Scale) -> int:
     """Return the smallest number of judges, called in this order, after which the outcome can be settled; at
     least 1."""
-    for asked in range(1, len(judges)):
+    for count in range(1, len(judges)):
         for end in (scale.min, scale.max):
-            given, errors = (dict.fromkeys(judges[:asked], value) for value in (float(end), 0.0))
-            if settled(rule, given, judges[asked:], scale, errors):
-                return asked
+            scores_by_judge, errors = (dict.fromkeys(judges[:count], value) for value in (float(end), 0.0))
+            if is_settled(rule, scores_by_judge, judges[count:], scale, errors):
+                return count
     return len(judges)
 
 
 def always_asked(rule: PanelRule, judges: Sequence[str], ends: tuple[int, int]) -> Sequence[str]:
     """Return the judges that are called about every item; `ends` are the ends of the scale."""
-    return judges if rule.escalate is None else judges[: earliest(rule, judges, Scale(min=ends[0], max=ends[1]))]
+    return (
+        judges
+        if rule.escalate is None
+        else judges[: earliest_settlement(rule, judges, Scale(min=ends[0], max=ends[1]))]
+    )
 
 
 def stages_of(job: EvaluationJob) -> list[int]:
@@ -114,7 +118,7 @@ def stages_of(job: EvaluationJob) -> list[int]:
     escalating = [d for d in job.dimensions if job.panel_of(d).escalate is not None]
     if not escalating:
         return [0] * len(names)
-    at_once = min(earliest(job.panel_of(d), names, d.scale) for d in escalating)
+    at_once = min(earliest_settlement(job.panel_of(d), names, d.scale) for d in escalating)
     return [max(0, number - at_once + 1) for number in range(len(names))]
 
 
@@ -127,7 +131,7 @@ def is_audited(rule: PanelRule, item_id: str) -> bool:
     return lot < rule.escalate.audit * 2**64
 
 
-def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Unit, item_id: str) -> bool:
+def is_needed(job: EvaluationJob, stages: Sequence[int], scoreboard: Scoreboard, unit: Unit, item_id: str) -> bool:
     """Whether a unit is to be judged, now that all earlier stages have ended for its item.
 
     A judge's replicates count by their mean, or by the commonest of labels without an order; preferences given in both
@@ -139,19 +143,19 @@ def is_needed(job: EvaluationJob, stages: Sequence[int], board: Board, unit: Uni
     rule = job.panel_of(dimension)
     if stage == 0 or rule.escalate is None or is_audited(rule, item_id):
         return True
-    given: dict[str, float] = {}
+    scores_by_judge: dict[str, float] = {}
     errors: dict[str, float] = {}
     for number, agent in enumerate(job.agents):
         if stages[number] >= stage:
             continue
-        scores = board.by_round(unit.item, number, unit.dimension)
-        if not board.spared(unit.item, number, unit.dimension):
+        scores = scoreboard.by_round(unit.item, number, unit.dimension)
+        if not scoreboard.is_skipped(unit.item, number, unit.dimension):
             errors[agent.name] = standard_error(list(scores.values()))
         if scores:
-            given[agent.name] = (
+            scores_by_judge[agent.name] = (
                 float(commonest(list(scores.values())))
                 if dimension.scale.nominal
-                else preference.settled(scores, turns=job.turns)
+                else preference.combined_score(scores, both_orders=job.both_orders)
             )
-    left = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
-    return not settled(rule, given, left, dimension.scale, errors)
+    remaining = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
+    return not is_settled(rule, scores_by_judge, remaining, dimension.scale, errors)

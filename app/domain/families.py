@@ -23,25 +23,25 @@ _FAMILIES = {
     "ai21": r"jamba|jurassic|ai21",
     "huggingface": r"smollm|zephyr|huggingfacetb",
 }
-_NAMED = {family: re.compile(rf"(?:{words})(?![a-z])") for family, words in _FAMILIES.items()}
+_PATTERNS = {family: re.compile(rf"(?:{words})(?![a-z])") for family, words in _FAMILIES.items()}
 _BREAK = re.compile(r"[^a-z0-9.-]+")
 
 
-def family_of(name: str, named: Mapping[str, str] | None = None) -> str | None:
-    """Return the family of a model, from `named` or else from its name; None if it is unknown.
+def family_of(name: str, overrides: Mapping[str, str] | None = None) -> str | None:
+    """Return the family of a model, from `overrides` or else from its name; None if it is unknown.
 
     In `provider/model` the model counts first, and the family that a distilled or hosted model is named after first.
     """
-    if named and name in named:
-        return named[name]
+    if overrides and name in overrides:
+        return overrides[name]
     for part in reversed([part for part in _BREAK.split(name.lower()) if part]):
-        found = [
+        matches = [
             (match.start(), family)
-            for family, words in _NAMED.items()
+            for family, words in _PATTERNS.items()
             if (match := _at_word(words, part)) is not None
         ]  # fmt: skip
-        if found:
-            return min(found)[1]
+        if matches:
+            return min(matches)[1]
     return None
 
 

@@ -27,12 +27,12 @@ def printable_text(value: str) -> str:
     return value
 
 
-def _named(value: Any) -> Any:
+def _id_as_text(value: Any) -> Any:
     """Convert a whole number to text: item files number their rows, and YAML reads `id: 1` as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _counted(value: Any) -> Any:
+def _version_as_text(value: Any) -> Any:
     """Convert a number to text: YAML reads `version: 1` and `version: 2.1` as numbers."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
@@ -76,16 +76,21 @@ def _writable(value: dict[str, Any]) -> dict[str, Any]:
 Id = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_ID_LENGTH),
-    BeforeValidator(_named),
+    BeforeValidator(_id_as_text),
     AfterValidator(printable_text),
 ]
 JobId = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH), BeforeValidator(_named), AfterValidator(_job_id)
+    str,
+    StringConstraints(min_length=1, max_length=MAX_JOB_ID_LENGTH),
+    BeforeValidator(_id_as_text),
+    AfterValidator(_job_id),
 ]
 Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(_writable)]
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(printable_text)]
-Version = Annotated[str, StringConstraints(max_length=50), BeforeValidator(_counted), AfterValidator(printable_text)]
+Version = Annotated[
+    str, StringConstraints(max_length=50), BeforeValidator(_version_as_text), AfterValidator(printable_text)
+]
 LabelText = Annotated[str, AfterValidator(_label)]
 PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_pool_name)]
 

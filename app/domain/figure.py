@@ -22,7 +22,7 @@ class Figure(BaseModel):
     reason: str | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there is a value."""
         return self.reason is None
 

@@ -56,7 +56,7 @@ class RunsCompared(_Plain):
     spared: list[str] = []
 
     @property
-    def spared_told(self) -> str | None:
+    def skipped_sentence(self) -> str | None:
         """A sentence on the judges in `spared`, or None if there is none."""
         if not self.spared:
             return None

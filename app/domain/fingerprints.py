@@ -13,22 +13,24 @@ from typing import Any
 from pydantic_core import to_json
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.item import AskedKind, Item
+from dicast.app.domain.item import Item, JudgedKind
 from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
-from dicast.app.domain.told_opinion import ToldOpinion
+from dicast.app.domain.told_opinion import VisibleOpinion
 
 _CODE = "5f0c2a9be1d47783"
-_ASKED = Dimension(id="criterion", name="Criterion", instructions="Is it so?", levels={1: "no"}, examples={1: ["no"]})
+_SAMPLE_DIMENSION = Dimension(
+    id="criterion", name="Criterion", instructions="Is it so?", levels={1: "no"}, examples={1: ["no"]}
+)
 _COMMON: dict[str, Any] = {"id": "item", "prompt": "A task.", "reference": "A reference."}
 _TALK = [{"role": "user", "content": "A question."}, {"role": "assistant", "content": "An answer."}]
-_SHOWN: dict[AskedKind, dict[str, Any]] = {
+_SAMPLE_FIELDS: dict[JudgedKind, dict[str, Any]] = {
     "text": {"text": "A text."},
     "pair": {"text_a": "A text.", "text_b": "Another."},
     "last_answer": {"messages": _TALK, "judged": "last_answer"},
     "conversation": {"messages": _TALK, "judged": "conversation"},
 }
-_HEARD = [ToldOpinion(round=0, criterion="criterion", judge=1, said="1", argument="So.")]
+_SAMPLE_OPINIONS = [VisibleOpinion(round=0, criterion="criterion", judge=1, said="1", argument="So.")]
 _PICTURE = {"images": [{"image": "https://example.org/image.png", "description": "An image."}]}
 
 
@@ -55,13 +57,13 @@ def panel_digest(judges: Sequence[str], rule: Any) -> str:
 def prompt_digest(job: EvaluationJob) -> str:
     """Return the digest of the prompts that this version of Dicast sends to a judge of this job for items of its kinds,
     without rubric and persona, which have digests of their own."""
-    asked = job.agents[0].model_copy(update={"persona": "", "max_tokens": 1024})
-    told: list[Any] = []
-    for item in _shown(job):
-        single = single_prompt(asked, _ASKED, item, _CODE, structured=True)
-        prompts = single, batch_prompt(asked, [_ASKED], item, _CODE)
-        told += [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
-    return digest([*told, *_templates(job)])
+    judge = job.agents[0].model_copy(update={"persona": "", "max_tokens": 1024})
+    wordings: list[Any] = []
+    for item in _sample_items(job):
+        single = single_prompt(judge, _SAMPLE_DIMENSION, item, _CODE, structured=True)
+        prompts = single, batch_prompt(judge, [_SAMPLE_DIMENSION], item, _CODE)
+        wordings += [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
+    return digest([*wordings, *_templates(job)])
 
 
 def template_digest(job: EvaluationJob) -> str:
@@ -79,12 +81,12 @@ def _templates(job: EvaluationJob) -> list[Any]:
     return [] if job.template is None else [job.template]
 
 
-def _shown(job: EvaluationJob) -> Iterator[Item]:
+def _sample_items(job: EvaluationJob) -> Iterator[Item]:
     """Yield an item of each kind that the job has, with an image as well if its items have images, and each as a chief
     is shown it if there is one."""
     for kind in job.item_kinds or ["text"]:
         for pictures in [{}] if job.item_images == "none" else [{}, _PICTURE]:
-            item = Item.model_validate({**_COMMON, **_SHOWN[kind], **pictures})
+            item = Item.model_validate({**_COMMON, **_SAMPLE_FIELDS[kind], **pictures})
             yield item
             if job.chief:
-                yield item.model_copy(update={"opinions": _HEARD})
+                yield item.model_copy(update={"opinions": _SAMPLE_OPINIONS})

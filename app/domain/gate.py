@@ -60,7 +60,7 @@ class JobGate(Strict):
         return self
 
     @property
-    def asks(self) -> bool:
+    def has_conditions(self) -> bool:
         """Whether the gate has any threshold."""
         return bool(
             self.fail_under or self.max_errors is not None or self.not_worse_than is not None
@@ -72,8 +72,8 @@ class JobGate(Strict):
         scale."""
         for name, least in self.fail_under.items():
             if name not in scales:
-                known = f"{', '.join(scales)}{meant(name, scales)}"
-                raise ValueError(f"gate.fail_under: {name!r} is none of the dimensions, which are {known}")
+                choices = f"{', '.join(scales)}{meant(name, scales)}"
+                raise ValueError(f"gate.fail_under: {name!r} is none of the dimensions, which are {choices}")
             if name in nominal:
                 raise ValueError(f"gate.fail_under: the labels of {name} have no order, so there is no mean")
             low, high = scales[name]
@@ -110,5 +110,5 @@ class GateVerdict(BaseModel):
     @property
     def passed(self) -> bool | None:
         """True if all checks passed; None if none failed and some cannot be decided."""
-        found: Collection[bool | None] = [check.passed for check in self.checks]
-        return False if False in found else None if None in found else True
+        results: Collection[bool | None] = [check.passed for check in self.checks]
+        return False if False in results else None if None in results else True

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dicast.app.domain.fields import Strict
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.errors import DicastError
 
 MAX_IMAGES = 20
@@ -31,7 +31,7 @@ MAX_CALL_BYTES = 20_000_000
 MAX_ADDRESS_CHARS = 2000
 UNKNOWN_TOKENS = 1600
 """The tokens assumed for an image of unknown size; neither of the two rules of `image_tokens` gives more."""
-KEPT = "sha256:"
+DIGEST_PREFIX = "sha256:"
 
 Detail = Literal["low", "high", "auto"]
 MediaType = Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
@@ -39,7 +39,7 @@ ImageForm = Literal["data", "address", "kept", "file"]
 
 _DATA = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_KEPT = re.compile(rf"{KEPT}[0-9a-f]{{64}}")
+_DIGEST = re.compile(rf"{DIGEST_PREFIX}[0-9a-f]{{64}}")
 
 
 class ImageError(DicastError, ValueError):
@@ -49,12 +49,12 @@ class ImageError(DicastError, ValueError):
 
 
 def _reference(value: str) -> str:
-    head = shown(value, 60)
+    head = excerpt(value, 60)
     if value.startswith("data:"):
         if not _DATA.match(value):
             raise ValueError(f"data must begin with data:image/png;base64, (or jpeg, gif, webp), got {head!r}")
-    elif value.startswith(KEPT):
-        if not _KEPT.fullmatch(value):
+    elif value.startswith(DIGEST_PREFIX):
+        if not _DIGEST.fullmatch(value):
             raise ValueError(f"is no digest, got {head!r}")
     elif value.lower().startswith(("http://", "https://")):
         if len(value) > MAX_ADDRESS_CHARS or not value.isascii() or not value.isprintable() or " " in value:
@@ -66,7 +66,7 @@ def _reference(value: str) -> str:
     return value
 
 
-class KeptImage(Strict):
+class StoredImage(Strict):
     """Facts about an image that is stored in a job's folder. `width` and `height` are in pixels."""
 
     type: MediaType
@@ -84,7 +84,7 @@ class Image(Strict):
     )
     description: str | None = Field(default=None, max_length=2000, description="what the judge is told of it")
     detail: Detail | None = Field(default=None, description="how closely it is looked at, where the API knows that")
-    kept: SkipJsonSchema[KeptImage | None] = Field(default=None, description="set by Dicast alone")
+    kept: SkipJsonSchema[StoredImage | None] = Field(default=None, description="set by Dicast alone")
 
     @model_validator(mode="before")
     @classmethod
@@ -96,16 +96,16 @@ class Image(Strict):
         """How the image is given."""
         if self.image.startswith("data:"):
             return "data"
-        if self.image.startswith(KEPT):
+        if self.image.startswith(DIGEST_PREFIX):
             return "kept"
         return "address" if self.image.lower().startswith(("http://", "https://")) else "file"
 
     @property
     def data(self) -> bytes:
         """The bytes of a data URL. Raises ValueError."""
-        found = _DATA.match(self.image)
-        assert found is not None
-        coded = self.image[found.end() :]
+        match = _DATA.match(self.image)
+        assert match is not None
+        coded = self.image[match.end() :]
         if len(coded) > 4 * MAX_IMAGE_BYTES // 3 + 4:
             raise ValueError(f"an image holds at most {MAX_IMAGE_BYTES} bytes, got about {3 * len(coded) // 4}")
         try:
@@ -114,13 +114,13 @@ class Image(Strict):
             raise ValueError("its data is no base64") from None
 
 
-def examined(data: bytes, name: str | None = None) -> KeptImage:
+def inspect_image(data: bytes, name: str | None = None) -> StoredImage:
     """Return the type and size of an image from its bytes. Raises ValueError if they are no image, or too large."""
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"an image holds at most {MAX_IMAGE_BYTES} bytes, got {len(data)}")
     kind = media_type(data)
     width, height = _size(data, kind) or (None, None)
-    return KeptImage(type=kind, bytes=len(data), width=width, height=height, name=name)
+    return StoredImage(type=kind, bytes=len(data), width=width, height=height, name=name)
 
 
 def media_type(head: bytes) -> MediaType:
@@ -139,16 +139,16 @@ def media_type(head: bytes) -> MediaType:
 def _size(data: bytes, kind: MediaType) -> tuple[int, int] | None:
     """Return width and height from the header; None if it is truncated or inconsistent."""
     try:
-        found: tuple[int, int] | None
+        size: tuple[int, int] | None
         if kind == "image/png":
-            found = struct.unpack_from(">II", data, 16)
+            size = struct.unpack_from(">II", data, 16)
         elif kind == "image/gif":
-            found = struct.unpack_from("<HH", data, 6)
+            size = struct.unpack_from("<HH", data, 6)
         else:
-            found = _size_of_jpeg(data) if kind == "image/jpeg" else _size_of_webp(data)
+            size = _size_of_jpeg(data) if kind == "image/jpeg" else _size_of_webp(data)
     except (struct.error, IndexError):
         return None
-    return found if found is not None and min(found) > 0 else None
+    return size if size is not None and min(size) > 0 else None
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
@@ -189,10 +189,10 @@ def image_tokens(image: Image) -> int:
     (https://platform.claude.com/docs/en/build-with-claude/vision): width x height / 750, of at most 1568 a side and
     1.15 megapixels. Newer models count otherwise; the governor learns by what factor the estimate is wrong.
     """
-    kept = image.kept
-    if kept is None or kept.width is None or kept.height is None:
+    stored = image.kept
+    if stored is None or stored.width is None or stored.height is None:
         return UNKNOWN_TOKENS
-    width, height = float(kept.width), float(kept.height)
+    width, height = float(stored.width), float(stored.height)
     scale = min(1.0, 1568 / max(width, height), math.sqrt(1_150_000 / (width * height)))
     by_area = round(width * height * scale * scale / 750)
     if image.detail == "low":
@@ -208,20 +208,20 @@ def _tiles(pixels: float) -> int:
     return max(1, -(-round(pixels) // 512))
 
 
-def named(image: Image, place: str) -> str:
-    """Return a name by which a person can identify the image: its file's name, its URL, or `place`."""
+def display_name(image: Image, default: str) -> str:
+    """Return a name by which a person can identify the image: its file's name, its URL, or `default`."""
     if image.kept is not None and image.kept.name:
         return image.kept.name
-    return shown(image.image, 200) if image.form in ("address", "file") else place
+    return excerpt(image.image, 200) if image.form in ("address", "file") else default
 
 
-def told(images: Sequence[Image]) -> list[str]:
+def describe_images(images: Sequence[Image]) -> list[str]:
     """Return a line for each image: its name, type and size, as far as they are known."""
     lines = []
     for number, image in enumerate(images, 1):
-        kept = image.kept
-        facts = [] if kept is None else [kept.type, f"{kept.bytes:,} bytes"]
-        if kept is not None and kept.width is not None:
-            facts.insert(1, f"{kept.width} x {kept.height}")
-        lines.append(": ".join(part for part in (named(image, f"image {number}"), ", ".join(facts)) if part))
+        stored = image.kept
+        facts = [] if stored is None else [stored.type, f"{stored.bytes:,} bytes"]
+        if stored is not None and stored.width is not None:
+            facts.insert(1, f"{stored.width} x {stored.height}")
+        lines.append(": ".join(part for part in (display_name(image, f"image {number}"), ", ".join(facts)) if part))
     return lines

@@ -8,23 +8,23 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from dicast.app.domain.conversation import ASKING, MAX_MESSAGES, Turn
+from dicast.app.domain.conversation import ASKING_ROLES, MAX_MESSAGES, Turn
 from dicast.app.domain.fields import MAX_ID_LENGTH, Id, Metadata, Strict, Text
 from dicast.app.domain.image import MAX_IMAGES, Image
-from dicast.app.domain.told_opinion import ToldOpinion
+from dicast.app.domain.told_opinion import VisibleOpinion
 
 ItemKind = Literal["text", "pair", "conversation", "candidates"]
 Judged = Literal["last_answer", "conversation"]
 """Which part of a conversation is judged: its last message, with the others as context, or all of it."""
 
-AskedKind = Literal["text", "pair", "last_answer", "conversation"]
+JudgedKind = Literal["text", "pair", "last_answer", "conversation"]
 """The kinds of items that are prompted for in different words."""
 
 FORMS: dict[ItemKind, set[str]] = {
     "text": {"text"}, "pair": {"text_a", "text_b"}, "conversation": {"messages"}, "candidates": {"candidates"}
 }  # fmt: skip
 """The fields that an item of each kind has; it has no other of these fields."""
-WANTED = "must have text, text_a and text_b, messages or candidates"
+ITEM_RULE = "must have text, text_a and text_b, messages or candidates"
 MAX_CANDIDATES = 1000
 LIST_ID_CHARS = MAX_ID_LENGTH - 20
 """The most characters of a list's id: its pairs' ids begin with it."""
@@ -58,7 +58,7 @@ class Item(Strict):
     probe: SkipJsonSchema[str | None] = Field(
         default=None, description="what was changed in this variant of an item; set by Dicast alone"
     )
-    opinions: SkipJsonSchema[list[ToldOpinion] | None] = Field(
+    opinions: SkipJsonSchema[list[VisibleOpinion] | None] = Field(
         default=None, description="what a panel's chief is told of the others' opinions; set by Dicast alone"
     )
 
@@ -70,7 +70,7 @@ class Item(Strict):
         return next(kind for kind, fields in FORMS.items() if all(getattr(self, name) is not None for name in fields))
 
     @property
-    def asked_as(self) -> AskedKind:
+    def judged_as(self) -> JudgedKind:
         """The kind as which it is judged; lists of candidates are judged as pairs."""
         if self.messages is not None:
             return self.judged
@@ -96,14 +96,15 @@ class Item(Strict):
         """All texts of the item that a judge reads, without empty ones."""
         if self.text is not None and self.images is None and self.opinions is None:
             return tuple([text for text in (self.text, self.prompt, self.reference) if text])
-        told = (text for one in self.opinions or () for text in (one.said, one.argument))
+        opinion_texts = (text for opinion in self.opinions or () for text in (opinion.said, opinion.argument))
         turns = (text for message in self.messages or () for text in message.texts)
-        listed = (candidate.text for candidate in self.candidates or ())
+        candidate_texts = (candidate.text for candidate in self.candidates or ())
         described = (image.description for image in self.images or ())
-        given = (
-            self.text, self.text_a, self.text_b, *turns, *listed, self.prompt, self.reference, *described, *told
+        texts = (
+            self.text, self.text_a, self.text_b, *turns, *candidate_texts, self.prompt, self.reference,
+            *described, *opinion_texts,
         )  # fmt: skip
-        return tuple(text for text in given if text)
+        return tuple(text for text in texts if text)
 
     @property
     def text_bytes(self) -> int:
@@ -119,12 +120,12 @@ class Item(Strict):
         """Return the item with `change` applied to each image in order."""
         if not self.all_images:
             return self
-        own = self.images and [change(image) for image in self.images]
+        images = self.images and [change(image) for image in self.images]
         turns = self.messages and [
             turn.model_copy(update={"images": [change(image) for image in turn.images]}) if turn.images else turn
             for turn in self.messages
         ]
-        return self.model_copy(update={"images": own, "messages": turns})
+        return self.model_copy(update={"images": images, "messages": turns})
 
     def without(self, names: Set[str]) -> Self:
         """Return the item without the metadata called `names`."""
@@ -132,7 +133,7 @@ class Item(Strict):
             return self
         return self.model_copy(update={"metadata": {k: v for k, v in self.metadata.items() if k not in names}})
 
-    def turned(self) -> Self:
+    def swapped(self) -> Self:
         """Return the pair with its texts swapped."""
         return self.model_copy(update={"text_a": self.text_b, "text_b": self.text_a})
 
@@ -141,9 +142,9 @@ class Item(Strict):
 
         It is not a validator because pydantic would word the errors differently.
         """
-        given = [name for fields in FORMS.values() for name in sorted(fields) if getattr(self, name) is not None]
-        if set(given) not in FORMS.values():
-            raise ValueError(f"{WANTED}, got {' and '.join(given) or 'none of them'}")
+        present = [name for fields in FORMS.values() for name in sorted(fields) if getattr(self, name) is not None]
+        if set(present) not in FORMS.values():
+            raise ValueError(f"{ITEM_RULE}, got {' and '.join(present) or 'none of them'}")
         if self.candidates is not None:
             _check_candidates(self.id, self.candidates)
         if self.messages is not None and len(self.all_images) > MAX_IMAGES:
@@ -161,16 +162,16 @@ def _check_candidates(item_id: str, candidates: list[RankedText]) -> None:
     """Raise ValueError for two candidates of one id, and for an item id that leaves no room for its pairs' ids."""
     if len(item_id) > LIST_ID_CHARS:
         raise ValueError(f"id: of a list of candidates has at most {LIST_ID_CHARS} characters, got {len(item_id)}")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for candidate in candidates:
-        if candidate.id in seen:
+        if candidate.id in ids:
             raise ValueError(f"candidates: the id {candidate.id!r} occurs twice")
-        seen.add(candidate.id)
+        ids.add(candidate.id)
 
 
 def _check_answer(last: Turn) -> None:
     """Raise ValueError if the last message is no answer."""
-    if last.role.strip().lower() in ASKING:
+    if last.role.strip().lower() in ASKING_ROLES:
         raise ValueError(
             f"messages: the last answer is judged, and the last message is by {last.role!r}; end with the answer, or "
             "say judged: conversation"

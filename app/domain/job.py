@@ -17,11 +17,11 @@ from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.app.domain.gate import JobGate
-from dicast.app.domain.item import AskedKind, Item, ItemSource, RatingSource
+from dicast.app.domain.item import Item, ItemSource, JudgedKind, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
-from dicast.app.domain.probes import Probes, author_column, names, tried
+from dicast.app.domain.probes import Probes, author_column, names, variant_probes
 from dicast.app.domain.question import Question
-from dicast.app.domain.ranking import PAIR_METADATA, Pairs, lacking
+from dicast.app.domain.ranking import PAIR_METADATA, Pairs, pairing_problem
 from dicast.app.domain.records import inline_items
 from dicast.errors import alternatives
 
@@ -145,7 +145,7 @@ class EvaluationJob(Strict):
         default=None, description="how the material is arranged for the judges, in Jinja2; None: as it is always"
     )
     metadata: Metadata = Field(default_factory=dict)
-    item_kinds: SkipJsonSchema[list[AskedKind]] = Field(
+    item_kinds: SkipJsonSchema[list[JudgedKind]] = Field(
         default_factory=list, description="as what its items are judged; []: all as texts; set by Dicast alone"
     )
     item_images: SkipJsonSchema[Literal["none", "files", "no_files"]] = Field(
@@ -154,7 +154,7 @@ class EvaluationJob(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _kept(cls, data: Any) -> Any:
+    def _add_needed_metadata(cls, data: Any) -> Any:
         """Add the metadata that the statistics need to `keep`."""
         if not isinstance(data, dict):
             return data
@@ -162,8 +162,8 @@ class EvaluationJob(Strict):
         if not isinstance(keep, list) or not isinstance(groups, list):
             return data  # refused with the field's name
         lists = PAIR_METADATA if data.get("pairs") is not None else ()
-        wanted = (*lists, *groups, cluster, author_column(data.get("probes")))
-        more = [name for name in wanted if isinstance(name, str) and name not in keep]
+        needed = (*lists, *groups, cluster, author_column(data.get("probes")))
+        more = [name for name in needed if isinstance(name, str) and name not in keep]
         return {**data, "keep": [*keep, *dict.fromkeys(more)]} if more else data
 
     @model_validator(mode="before")
@@ -193,14 +193,16 @@ class EvaluationJob(Strict):
         """Check that ratings are of this job's dimensions, and in no column that a judge or the results show."""
         if self.ratings is None:
             return self
-        known = [dimension.id for dimension in self.dimensions]
+        dimension_ids = [dimension.id for dimension in self.dimensions]
         for name in self.ratings.columns:
-            if name not in known:
-                raise ValueError(f"ratings.columns: {name!r} is no dimension of this job{alternatives(name, known)}")
-        shown = set(self.keep)
+            if name not in dimension_ids:
+                raise ValueError(
+                    f"ratings.columns: {name!r} is no dimension of this job{alternatives(name, dimension_ids)}"
+                )
+        visible_columns = set(self.keep)
         if isinstance(self.items, ItemSource):
-            shown |= self.items.judged_columns
-        for name in sorted(self.rating_columns & shown):
+            visible_columns |= self.items.judged_columns
+        for name in sorted(self.rating_columns & visible_columns):
             raise ValueError(f"ratings.columns: the column {name!r} is judged, kept or an id, and ratings stay apart")
         return self
 
@@ -210,19 +212,19 @@ class EvaluationJob(Strict):
         return self.dimensions[0].scale.kind == "preference"
 
     @property
-    def turns(self) -> bool:
+    def both_orders(self) -> bool:
         """Whether each pair is judged in both orders, one round each: even rounds use the given order."""
         return self.compares and self.orders != "given"
 
     def misfit(self, item: Item) -> str | None:
         """Return why the item cannot be judged by this job's dimensions; None if it can."""
         dimension = self.dimensions[0].id
-        if tried(self.probes) and item.kind != "text":
+        if variant_probes(self.probes) and item.kind != "text":
             return "is no single text, and probes change those alone"
         if self.pairs is not None:
             if item.candidates is None:
                 return "is no list of candidates, of which pairs could be made (pairs)"
-            return lacking(item, self.pairs)
+            return pairing_problem(item, self.pairs)
         if item.candidates is not None:
             return "is a list of candidates; say how many pairs of each are judged, pairs: all or a number"
         if self.compares and item.kind != "pair":
@@ -233,28 +235,28 @@ class EvaluationJob(Strict):
 
     def template_for(self, agent: Agent, dimension: Dimension) -> str | None:
         """Return the template that arranges the material: the dimension's, else the agent's, else the job's."""
-        own = dimension.template if dimension.template is not None else agent.template
-        return own if own is not None else self.template
+        template = dimension.template if dimension.template is not None else agent.template
+        return template if template is not None else self.template
 
     @property
     def templates(self) -> list[str]:
         """All templates by which judges are shown the material."""
-        given = [self.template, *(a.template for a in self.agents), *(d.template for d in self.dimensions)]
-        return [template for template in given if template is not None]
+        templates = [self.template, *(a.template for a in self.agents), *(d.template for d in self.dimensions)]
+        return [template for template in templates if template is not None]
 
     @property
-    def kept_of_items(self) -> list[str]:
+    def required_metadata(self) -> list[str]:
         """The metadata in `keep` that the items must have themselves."""
         return [name for name in self.keep if self.pairs is None or name not in PAIR_METADATA]
 
     @property
     def rounds(self) -> int:
         """How often each judge is called about an item in a dimension: replicates x orders."""
-        return self.replicates * (2 if self.turns else 1)
+        return self.replicates * (2 if self.both_orders else 1)
 
-    def turned(self, round: int) -> bool | None:
+    def is_swapped(self, round: int) -> bool | None:
         """Return whether a judge sees a pair's texts swapped in this round; None if items are no pairs."""
-        return self.turns and round % 2 == 1 if self.compares else None
+        return self.both_orders and round % 2 == 1 if self.compares else None
 
     @model_validator(mode="after")
     def _pairs_or_none(self) -> Self:
@@ -278,7 +280,7 @@ class EvaluationJob(Strict):
         return dimension.panel or self.panel or (MAJORITY if dimension.scale.nominal else PanelRule())
 
     @property
-    def keeps_board(self) -> bool:
+    def keeps_scoreboard(self) -> bool:
         """Whether scores decide which units are called next, so that the ledger keeps them on the scoreboard."""
         return self.escalates or self.question is not None
 
@@ -295,22 +297,22 @@ class EvaluationJob(Strict):
     @property
     def panelled(self) -> bool:
         """Whether the panel's scores are wanted: the job has a panel rule or a calibration."""
-        said = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
-        return said or self.calibration is not None
+        has_rule = self.panel is not None or any(dimension.panel is not None for dimension in self.dimensions)
+        return has_rule or self.calibration is not None
 
     @property
-    def asked_dimension(self) -> int:
+    def question_dimension(self) -> int:
         """The index of the dimension that the question is about."""
-        named = self.question.dimension if self.question is not None else None
-        return [dimension.id for dimension in self.dimensions].index(named) if named is not None else 0
+        dimension_id = self.question.dimension if self.question is not None else None
+        return [dimension.id for dimension in self.dimensions].index(dimension_id) if dimension_id is not None else 0
 
     @model_validator(mode="after")
     def _question_fits(self) -> Self:
         if self.question is not None:
             self.question.check({d.id: (d.scale.min, d.scale.max) for d in self.dimensions})
-            asked = self.dimensions[self.asked_dimension]
-            if asked.scale.nominal:
-                raise ValueError(f"question.dimension: the labels of {asked.id!r} have no order, and so no mean")
+            dimension = self.dimensions[self.question_dimension]
+            if dimension.scale.nominal:
+                raise ValueError(f"question.dimension: the labels of {dimension.id!r} have no order, and so no mean")
             if self.calibration is not None:
                 raise ValueError("question: the judges' own scores answer it; leave calibration out of this job")
         return self
@@ -369,13 +371,13 @@ class EvaluationJob(Strict):
     @model_validator(mode="after")
     def _chief_of_judges(self) -> Self:
         rules = {dimension.id: self.panel_of(dimension) for dimension in self.dimensions}
-        apart = {"question": self.question, "calibration": self.calibration, "probes": tried(self.probes)}
+        apart = {"question": self.question, "calibration": self.calibration, "probes": variant_probes(self.probes)}
         check_chief(rules, [agent.name for agent in self.agents], apart)
         return self
 
     @model_validator(mode="after")
     def _unique(self) -> Self:
-        named: dict[str, list[str]] = {
+        ids_by_field: dict[str, list[str]] = {
             "agents": [a.name for a in self.agents],
             "dimensions": [d.id for d in self.dimensions],
             "probes": [probe.probe for probe in self.probes],
@@ -383,16 +385,16 @@ class EvaluationJob(Strict):
         if isinstance(self.items, list):
             if not self.items:
                 raise ValueError("items: at least one is needed, got 0")
-            named["items"] = [i.id for i in self.items]
+            ids_by_field["items"] = [i.id for i in self.items]
             for item in self.items:
                 if item.probe is not None:
                     raise ValueError(f"items: {item.id!r} has a probe ({item.probe!r}), which Dicast alone sets")
                 if item.opinions is not None:
                     raise ValueError(f"items: {item.id!r} has opinions, which Dicast alone sets, for a panel's chief")
-        for field, ids in named.items():
-            seen: set[str] = set()
+        for field, ids in ids_by_field.items():
+            previous: set[str] = set()
             for value in ids:
-                if value in seen:
+                if value in previous:
                     raise ValueError(f"{field}: the id {value!r} occurs twice")
-                seen.add(value)
+                previous.add(value)
         return self

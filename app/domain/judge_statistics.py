@@ -28,7 +28,7 @@ class _Plain(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True)
 
 
-class AmongRaters(_Plain):
+class RaterAgreement(_Plain):
     """Agreement among several raters over `items` items; `missing` is the share of empty cells."""
 
     raters: int
@@ -58,7 +58,7 @@ class PeoplesMean(_Plain):
     saved_reason: str | None = None
 
 
-class VoiceStatistics(_Plain):
+class RaterStatistics(_Plain):
     """Statistics of one judge, the panel, or a person, against people.
 
     Correlations and differences are with the mean of the *other* people (one left out in turn), kappa and the confusion
@@ -204,11 +204,11 @@ class ProbeStatistics(_Plain):
     @property
     def title(self) -> str:
         """A few words on what the effect is of."""
-        named = PROBE_TITLES[self.probe]
-        return f"{named}, {self.variant}" if self.variant else named
+        title = PROBE_TITLES[self.probe]
+        return f"{title}, {self.variant}" if self.variant else title
 
 
-class CalibratedVoice(_Plain):
+class CalibratedRater(_Plain):
     """One judge or the panel under the job's calibration: the mean of its `raw` and of the `calibrated` scores, and by
     how much these differ from people's (`bias`).
 
@@ -317,14 +317,14 @@ class DimensionStatistics(_Plain):
     rated_items: int
     raters: list[str]
     panel: str
-    voices: list[VoiceStatistics]
-    person: VoiceStatistics | None
-    judges: AmongRaters | None
-    people: AmongRaters | None
+    voices: list[RaterStatistics]
+    person: RaterStatistics | None
+    judges: RaterAgreement | None
+    people: RaterAgreement | None
     independent: Figure
     groups: list[GroupStatistics] = []
     probes: list[ProbeStatistics] = []
-    calibrated: list[CalibratedVoice] = []
+    calibrated: list[CalibratedRater] = []
     shares: list[LabelShare] = []
     preferences: PreferenceStatistics | None = None
     audit: EscalationAudit | None = None

@@ -27,8 +27,8 @@ class QuestionTally:
     def add(self, answers: Sequence[bool]) -> None:
         """Count one opinion's answers, in the order of the questions."""
         self._n += 1
-        for place, answer in enumerate(answers[: len(self._yes)]):
-            self._yes[place] += answer
+        for place, is_yes in enumerate(answers[: len(self._yes)]):
+            self._yes[place] += is_yes
 
     def shares(self) -> list[QuestionShare]:
         return [

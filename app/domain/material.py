@@ -42,13 +42,13 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
         raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
     if arranged is not None:
-        return [*parts, *arranged, *_pictured(item.all_images), *_opinions(item), f"END OF MATERIAL {nonce}"]
+        return [*parts, *arranged, *_image_lines(item.all_images), *_opinions(item), f"END OF MATERIAL {nonce}"]
     if item.prompt:
-        parts += [_TASKS[item.kind], quoted(item.prompt)]
+        parts += [_TASKS[item.kind], quote_lines(item.prompt)]
     if item.reference:
-        parts += ["A reference answer, known to be good:", quoted(item.reference)]
+        parts += ["A reference answer, known to be good:", quote_lines(item.reference)]
     if item.images:
-        parts += ["What belongs to it in images:", *_pictured(item.images)]
+        parts += ["What belongs to it in images:", *_image_lines(item.images)]
     return [*parts, *_judged(item), *_opinions(item), f"END OF MATERIAL {nonce}"]
 
 
@@ -56,11 +56,11 @@ def _opinions(item: Item) -> list[str]:
     """Return what a panel's chief is shown. Who gave which score stands outside of the quotes, where no argument can
     write."""
     parts = ["What the other judges say:"] if item.opinions else []
-    for one in item.opinions or ():
-        criterion = json.dumps(one.criterion, ensure_ascii=not one.criterion.isprintable())
-        judge = f"By the criterion {criterion}, judge {one.judge}"
-        parts += [f"{judge} has no opinion."] if one.said is None else [
-            f"{judge} gives {one.said} and argues:", quoted(one.argument)
+    for opinion in item.opinions or ():
+        criterion = json.dumps(opinion.criterion, ensure_ascii=not opinion.criterion.isprintable())
+        judge = f"By the criterion {criterion}, judge {opinion.judge}"
+        parts += [f"{judge} has no opinion."] if opinion.said is None else [
+            f"{judge} gives {opinion.said} and argues:", quote_lines(opinion.argument)
         ]  # fmt: skip
     return parts
 
@@ -70,12 +70,12 @@ def image_line(number: int) -> str:
     return f"IMAGE {number} OF THE MATERIAL"
 
 
-def _pictured(images: Sequence[Image], before: int = 0) -> list[str]:
+def _image_lines(images: Sequence[Image], before: int = 0) -> list[str]:
     """Return the line of each image, and its description; `before` counts the item's images that precede them."""
     lines = []
     for number, image in enumerate(images, before + 1):
         if image.description:
-            lines += [f"What is said of image {number}:", quoted(image.description)]
+            lines += [f"What is said of image {number}:", quote_lines(image.description)]
         lines.append(image_line(number))
     return lines
 
@@ -91,8 +91,8 @@ def _judged(item: Item) -> list[str]:
     if item.messages is not None:
         return _conversation(item.messages, last_answer=item.judged == "last_answer", before=len(item.images or ()))
     if item.text is not None:
-        return ["The text to judge:", quoted(item.text)]
-    return ["Text A:", quoted(item.text_a or ""), "Text B:", quoted(item.text_b or "")]
+        return ["The text to judge:", quote_lines(item.text)]
+    return ["Text A:", quote_lines(item.text_a or ""), "Text B:", quote_lines(item.text_b or "")]
 
 
 def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -> list[str]:
@@ -110,19 +110,19 @@ def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -
         if message.role in ROLES:
             parts.append(f"{turn}, by {message.role}:")
         else:
-            parts += [f"{turn}, by a role that is called:", quoted(message.role)]
+            parts += [f"{turn}, by a role that is called:", quote_lines(message.role)]
         for what, text in (
             ("the name it gives", message.name), ("the tool call it answers", message.tool_call_id),
             ("its text", message.content), ("its tool calls", message.calls),
         ):  # fmt: skip
             if text:
-                parts += [f"{turn}, {what}:", quoted(text)]
+                parts += [f"{turn}, {what}:", quote_lines(text)]
         if message.images:
-            parts += [f"{turn}, its images:", *_pictured(message.images, before)]
+            parts += [f"{turn}, its images:", *_image_lines(message.images, before)]
             before += len(message.images)
     return parts
 
 
-def quoted(text: str) -> str:
+def quote_lines(text: str) -> str:
     """Prefix each line with `> `; every Unicode line end counts, so that none can start a line of its own."""
     return "\n".join(f"> {line}" for line in _TEMPLATE_TOKEN.sub(r"\g<0> ", text).splitlines())

@@ -30,14 +30,19 @@ def nonce_for(
     It occurs in none of the item's texts (`is_fresh`), and two questions share one only if they ask the same: same
     texts, judge, criteria and replicate. The job and the ids of items do not count, unless a `template` may show them.
     """
-    asked = hashlib.sha256(b"%d" % replicate)
+    digest = hashlib.sha256(b"%d" % replicate)
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
-    for part in (*_texts(item), *arranged, agent.model_dump_json(exclude={"template"}), *map(_told, dimensions)):
+    for part in (
+        *_texts(item),
+        *arranged,
+        agent.model_dump_json(exclude={"template"}),
+        *map(_dimension_text, dimensions),
+    ):
         data = part.encode("utf-8", "surrogatepass")
-        asked.update(b":%d:" % len(data))  # or two texts could be divided otherwise
-        asked.update(data)
+        digest.update(b":%d:" % len(data))  # or two texts could be divided otherwise
+        digest.update(data)
     for number in count():
-        nonce = hmac.new(key, asked.digest() + b"%d" % number, hashlib.sha256).hexdigest()[:NONCE_CHARS]
+        nonce = hmac.new(key, digest.digest() + b"%d" % number, hashlib.sha256).hexdigest()[:NONCE_CHARS]
         if is_fresh(nonce, item):
             return nonce
     raise AssertionError("counting does not end")
@@ -45,18 +50,18 @@ def nonce_for(
 
 def _texts(item: Item) -> list[str]:
     """Return what distinguishes items. Plain items keep their original form, so that their requests do not change."""
-    given = (item.text, item.prompt, item.reference) if item.kind == "text" and item.images is None else ()
-    plain = ["" if text is None else f"={text}" for text in given]
+    texts = (item.text, item.prompt, item.reference) if item.kind == "text" and item.images is None else ()
+    plain = ["" if text is None else f"={text}" for text in texts]
     if plain and item.opinions is not None:
-        plain += [one.model_dump_json() for one in item.opinions]
+        plain += [opinion.model_dump_json() for opinion in item.opinions]
     return plain or [item.model_dump_json(exclude={"id", "metadata"}, exclude_none=True)]
 
 
-def _told(dimension: Dimension) -> str:
+def _dimension_text(dimension: Dimension) -> str:
     """Return the dimension without fields that were added later and show a judge nothing, so that requests do not
     change."""
-    untold = {"panel", "version", "template"}
-    return dimension.model_dump_json(exclude=untold if dimension.examples else untold | {"examples"})
+    excluded = {"panel", "version", "template"}
+    return dimension.model_dump_json(exclude=excluded if dimension.examples else excluded | {"examples"})
 
 
 def is_fresh(nonce: str, item: Item) -> bool:

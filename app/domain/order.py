@@ -55,7 +55,7 @@ def _ranks(order: Any) -> list[list[str]]:
             raise OrderError(FORM) from None
     if not isinstance(order, list):
         raise OrderError(FORM)
-    return [[_name(one) for one in rank] if isinstance(rank, list) else [_name(rank)] for rank in order]
+    return [[_name(name) for name in rank] if isinstance(rank, list) else [_name(rank)] for rank in order]
 
 
 def _name(value: Any) -> str:

@@ -25,7 +25,7 @@ CHIEF_LEAST = 2
 ESCALATING_LEAST = 2
 SPREAD_LEAST = 2
 """The fewest answers of one judge that show their spread."""
-_APART_FROM_CHIEFS = {
+_INCOMPATIBLE_WITH_CHIEF = {
     "question": "it is answered while judges are still being asked",
     "calibration": "its maps are of scores that rest on no other judge's",
     "probes": "a variant's chief would be told of what other judges made of it",
@@ -67,7 +67,7 @@ class Escalation(BaseModel):
         return self.difference is None and self.uncertainty is None
 
     @property
-    def asks(self) -> str:
+    def asks_when(self) -> str:
         """When the next judge is called; completes "where the judges before ..."."""
         if self.difference is not None:
             return f"lay {self.difference:g} or more apart"
@@ -76,7 +76,7 @@ class Escalation(BaseModel):
         return "had not settled the outcome"
 
     @property
-    def spares(self) -> str:
+    def skips_when(self) -> str:
         """When the next judge is skipped; completes "where the judges before ..."."""
         if self.difference is not None:
             return f"lay less than {self.difference:g} apart"
@@ -131,7 +131,7 @@ class PanelRule(BaseModel):
         return {"combine": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
-    def _judges_to_spare(self) -> Self:
+    def _check_escalate(self) -> Self:
         """Check that judges can be skipped by this rule. Every judge moves a mean, so a mean needs a difference, an
         uncertainty or a threshold."""
         learns = self.weights == "learned" or self.combine == "dawid_skene"
@@ -217,9 +217,9 @@ def check_escalation(rule: PanelRule, dimension: str, judges: int, rounds: int) 
         )
 
 
-def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Mapping[str, object]) -> None:
-    """Raise ValueError if a job's rules, by dimension, name a chief that cannot be one; `given` are the fields that
-    exclude a chief."""
+def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], other_fields: Mapping[str, object]) -> None:
+    """Raise ValueError if a job's rules, by dimension, name a chief that cannot be one; `other_fields` are the fields
+    that exclude a chief."""
     first, chief = next((dimension, rule.chief) for dimension, rule in rules.items())
     for dimension, rule in rules.items():
         if rule.chief != chief:
@@ -233,8 +233,8 @@ def check_chief(rules: Mapping[str, PanelRule], judges: Sequence[str], given: Ma
         raise ValueError(f"panel.chief: {chief!r} is no judge of this job{alternatives(chief, judges)}")
     if len(judges) < CHIEF_LEAST:
         raise ValueError(f"panel.chief: at least {CHIEF_LEAST} judges are needed, {chief!r} and another, got 1")
-    for field, why in _APART_FROM_CHIEFS.items():
-        if given[field]:
+    for field, why in _INCOMPATIBLE_WITH_CHIEF.items():
+        if other_fields[field]:
             raise ValueError(f"{field}: cannot be together with a panel's chief ({chief!r}): {why}")
 
 
@@ -264,10 +264,10 @@ class LearnedPanel(BaseModel):
             return lowest + self._likeliest({judge: round(score) - lowest for judge, score in scores.items()})
         return _weighted(scores, self.halves[1 - half_of(item_id)] if rated and self.halves else self.weights)
 
-    def _likeliest(self, given: Mapping[str, int]) -> int:
+    def _likeliest(self, labels: Mapping[str, int]) -> int:
         def evidence(label: int) -> float:
-            seen = sum(log(max(self.errors[judge][label][said], UNLIKELY)) for judge, said in given.items())
-            return log(max(self.prior[label], UNLIKELY)) + seen
+            log_likelihood = sum(log(max(self.errors[judge][label][said], UNLIKELY)) for judge, said in labels.items())
+            return log(max(self.prior[label], UNLIKELY)) + log_likelihood
 
         return max(range(len(self.prior)), key=lambda label: (evidence(label), -label))
 

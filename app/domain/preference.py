@@ -10,24 +10,25 @@ from collections.abc import Mapping
 from statistics import fmean
 
 
-def own_score(score: int, *, swapped: bool | None) -> int:
+def unswapped_score(score: int, *, swapped: bool | None) -> int:
     """Return a judge's preference in terms of the pair's own A and B."""
     return -score if swapped else score
 
 
-def settled(scores: Mapping[int, float], *, turns: bool) -> float:
+def combined_score(scores: Mapping[int, float], *, both_orders: bool) -> float:
     """Return one judge's score of an item from its scores by round, of which there must be at least one.
 
-    With `turns`, each even round and the odd one after it are the same question in both orders. If the preferred text
-    changes with the order, the order decided and not the texts: that is a tie. A tie in one order leaves the other's
-    preference, as does an order without a score; otherwise it is the mean of both. Several replicates are averaged.
+    With `both_orders`, each even round and the odd one after it are the same question in both orders. If the preferred
+    text changes with the order, the order decided and not the texts: that is a tie. A tie in one order leaves the
+    other's preference, as does an order without a score; otherwise it is the mean of both. Several replicates are
+    averaged.
     """
-    if not turns:
+    if not both_orders:
         return fmean(scores.values())
-    found = []
+    means = []
     for replicate in sorted({round // 2 for round in scores}):
-        both = (scores.get(round, 0) for round in (2 * replicate, 2 * replicate + 1))
-        preferred = [score for score in both if score]
+        pair = (scores.get(round, 0) for round in (2 * replicate, 2 * replicate + 1))
+        preferred = [score for score in pair if score]
         turned = len(preferred) == 2 and preferred[0] * preferred[1] < 0
-        found.append(fmean(preferred) if preferred and not turned else 0.0)
-    return fmean(found)
+        means.append(fmean(preferred) if preferred and not turned else 0.0)
+    return fmean(means)

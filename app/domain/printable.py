@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # A spreadsheet may skip what stands before the sign, and reads the full-width signs as the plain ones.
 _FORMULA = re.compile(r"[\s\x00-\x1f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
@@ -19,7 +19,7 @@ def printable(text: str, limit: int | None = None, ellipsis: str = "…") -> str
     if limit is not None and len(text) > 4 * limit:
         text = text[: 4 * limit]  # what follows cannot be shown, so it need not be looked at
     if not (text.isascii() and text.isprintable()):
-        text = "".join(_escaped(c) if unicodedata.category(c) in _UNSEEN else c for c in text)
+        text = "".join(_escaped(c) if unicodedata.category(c) in _INVISIBLE else c for c in text)
     return text if limit is None or len(text) <= limit else text[: max(0, limit - len(ellipsis))] + ellipsis
 
 

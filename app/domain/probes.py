@@ -15,8 +15,8 @@ from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
 from dicast.app.domain.markup import is_marked
 
-Seen = Literal["verbosity", "formatting"]
-Tried = Literal["injection", "authority", "sycophancy", "markdown", "batching", "order"]
+MeasuredProbeName = Literal["verbosity", "formatting"]
+VariantProbeName = Literal["injection", "authority", "sycophancy", "markdown", "batching", "order"]
 ProbeName = Literal[
     "verbosity",
     "formatting",
@@ -29,7 +29,7 @@ ProbeName = Literal[
     "order",
     "position",
 ]
-MEASURES: dict[Seen, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
+MEASURES: dict[MeasuredProbeName, str] = {"verbosity": "text.chars", "formatting": "text.marked"}
 """The column of each measured probe; no metadata of an item has such a name."""
 
 FEWEST_ITEMS, USUAL_ITEMS, MOST_ITEMS = 10, 50, 1000
@@ -43,7 +43,7 @@ _Items = Field(
 class SeenProbe(Strict):
     """Does a judge give more than people do for length, or for marks of Markdown? From ratings, without calls."""
 
-    probe: Seen
+    probe: MeasuredProbeName
 
 
 class SelfPreference(Strict):
@@ -76,19 +76,23 @@ class Injection(Strict):
 Probe = Annotated[SeenProbe | SelfPreference | TriedProbe | Injection, Field(discriminator="probe")]
 
 
-def _spelt(value: Any) -> Any:
+def _expand_names(value: Any) -> Any:
     """Expand `verbosity` to `{probe: verbosity}`."""
-    return [{"probe": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+    return (
+        [{"probe": probe} if isinstance(probe, str) else probe for probe in value] if isinstance(value, list) else value
+    )
 
 
-Probes = Annotated[list[Probe], BeforeValidator(_spelt)]
+Probes = Annotated[list[Probe], BeforeValidator(_expand_names)]
 
 
-def author_column(given: Any) -> str | None:
+def author_column(probes: Any) -> str | None:
     """Return the column with the items' authors that a job's `probes` need, before validation; None if none needs
     it."""
-    for one in given if isinstance(given, list) else ():
-        probe = one.model_dump() if isinstance(one, Strict) else {"probe": one} if isinstance(one, str) else one
+    for entry in probes if isinstance(probes, list) else ():
+        probe = (
+            entry.model_dump() if isinstance(entry, Strict) else {"probe": entry} if isinstance(entry, str) else entry
+        )
         if isinstance(probe, dict) and probe.get("probe") == "self_preference":
             column = probe.get("author", "model")
             return column if isinstance(column, str) else None
@@ -100,7 +104,7 @@ def names(probes: Iterable[Probe]) -> list[ProbeName]:
     return list(dict.fromkeys(probe.probe for probe in probes))
 
 
-def tried(probes: Iterable[Probe]) -> list[TriedProbe | Injection]:
+def variant_probes(probes: Iterable[Probe]) -> list[TriedProbe | Injection]:
     """Return the probes for which items are judged once more."""
     return [probe for probe in probes if isinstance(probe, TriedProbe | Injection)]
 
@@ -114,10 +118,10 @@ def variants_an_item(probe: TriedProbe | Injection) -> int:
 
 def count_variants(probes: Sequence[Probe], items: int) -> int:
     """Return how many variants are judged for a job of `items` items."""
-    return sum(min(probe.items, items) * variants_an_item(probe) for probe in tried(probes))
+    return sum(min(probe.items, items) * variants_an_item(probe) for probe in variant_probes(probes))
 
 
-def authors(probes: Iterable[Probe]) -> SelfPreference | None:
+def self_preference_probe(probes: Iterable[Probe]) -> SelfPreference | None:
     """Return the probe that needs to know who wrote the items, or None."""
     return next((probe for probe in probes if isinstance(probe, SelfPreference)), None)
 
@@ -129,13 +133,13 @@ def without_ratings(probes: Iterable[Probe]) -> bool:
 
 def measures(probes: Collection[Probe]) -> list[str]:
     """Return the columns that these probes need besides the items' own."""
-    wanted = names(probes)
-    return [column for probe, column in MEASURES.items() if probe in wanted]
+    selected = names(probes)
+    return [column for probe, column in MEASURES.items() if probe in selected]
 
 
 def measured(item: Item, probes: Collection[Probe]) -> dict[str, int]:
     """Return an item's length in characters, and 1 if its text has Markdown (headings, lists, bold, tables, code), as
     far as `probes` need them."""
     text = item.output
-    found = {"text.chars": len(text), "text.marked": int(is_marked(text))}
-    return {name: found[name] for name in measures(probes)}
+    values = {"text.chars": len(text), "text.marked": int(is_marked(text))}
+    return {name: values[name] for name in measures(probes)}

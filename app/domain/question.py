@@ -61,10 +61,10 @@ class Question(Strict):
     most_calls: int | None = Field(default=None, ge=1, description="begin no item beyond so many calls")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
-        asked = [name for name in KINDS if getattr(self, name) is not None]
-        if len(asked) != 1:
-            raise ValueError(f"ask one of {', '.join(KINDS)}, got {' and '.join(asked) or 'none'}")
+    def _check_one_kind(self) -> Self:
+        kinds = [name for name in KINDS if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"ask one of {', '.join(KINDS)}, got {' and '.join(kinds) or 'none'}")
         return self
 
     def check(self, scales: Mapping[str, tuple[int, int]]) -> None:
@@ -72,21 +72,21 @@ class Question(Strict):
         if self.dimension is None and len(scales) > 1:
             raise ValueError(f"question.dimension: name one of {', '.join(scales)}")
         if self.dimension is not None and self.dimension not in scales:
-            known = alternatives(self.dimension, scales)
-            raise ValueError(f"question.dimension: {self.dimension!r} is no dimension of this job{known}")
+            hint = alternatives(self.dimension, scales)
+            raise ValueError(f"question.dimension: {self.dimension!r} is no dimension of this job{hint}")
         name = self.dimension or next(iter(scales))
         low, high = scales[name]
-        asked = {
+        bounds = {
             "mean_at_least": (self.mean_at_least, low, high),
             "share.at_least_score": (self.share.at_least_score if self.share else None, low, high),
             "difference.at_least": (self.difference.at_least if self.difference else None, low - high, high - low),
             "width": (self.width, 0, high - low),
         }
-        for field, (value, least, most) in asked.items():
+        for field, (value, least, most) in bounds.items():
             if value is not None and not least <= value <= most:
                 raise ValueError(f"question.{field}: must be from {least} to {most} (scale of {name!r}), got {value:g}")
 
-    def worded(self, dimension: str) -> str:
+    def sentence(self, dimension: str) -> str:
         """Return the question as a person would ask it."""
         if self.mean_at_least is not None:
             return f"is the mean of {dimension} at least {self.mean_at_least:g}?"
@@ -127,19 +127,19 @@ class JobAnswer(BaseModel):
         default=None, description="the question, with its dimension; null in earlier versions' reports"
     )
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return the answer as a sentence."""
-        what = {"yes": "Yes", "no": "No", "known": "Known", "spent": "Not answered: its calls are spent"}
-        known = what.get(self.state, "Not answered: the job ended before")
+        outcomes = {"yes": "Yes", "no": "No", "known": "Known", "spent": "Not answered: its calls are spent"}
+        outcome = outcomes.get(self.state, "Not answered: the job ended before")
         if self.items == 0:
-            known = "That cannot be said, because nothing has a score"
+            outcome = "That cannot be said, because nothing has a score"
         if self.value is not None:
-            known += f"; {self.value:.4g} ({self.low:.4g} to {self.high:.4g}, {100 * self.confidence:g} %)"
+            outcome += f"; {self.value:.4g} ({self.low:.4g} to {self.high:.4g}, {100 * self.confidence:g} %)"
         saved = f"; {self.calls_saved:,} calls were not needed" if self.calls_saved else ""
-        return f"{self.question} {known}, after {self.items:,} of {self.population:,}{saved}."
+        return f"{self.question} {outcome}, after {self.items:,} of {self.population:,}{saved}."
 
 
-def looks_again(seen: int) -> int:
+def next_look(items: int) -> int:
     """Return how many items must have been judged before the next look is worthwhile: the more there are, the less a
     few more of them add."""
-    return seen + max(PAGE, seen // 20)
+    return items + max(PAGE, items // 20)

@@ -40,12 +40,12 @@ class PairsOfLists:
         candidates = item.candidates or []
         chosen = _all(len(candidates)) if self.pairs == "all" else islice(_sampled(item), self.count(item))
         for low, high in chosen:
-            one, other = sorted((candidates[low], candidates[high]), key=lambda candidate: candidate.id)
-            a, b = (one, other) if _digest(item, "a", low, high)[0] % 2 else (other, one)
+            first, second = sorted((candidates[low], candidates[high]), key=lambda candidate: candidate.id)
+            a, b = (first, second) if _digest(item, "a", low, high)[0] % 2 else (second, first)
             yield _pair(item, a, b, f"{item.id}/{low + 1}-{high + 1}")
 
 
-def lacking(item: Item, pairs: Pairs) -> str | None:
+def pairing_problem(item: Item, pairs: Pairs) -> str | None:
     """Return why a list cannot be ranked by this many pairs; None if it can."""
     least = len(item.candidates or ()) - 1
     if pairs != "all" and pairs < least:
@@ -79,12 +79,12 @@ def _sampled(item: Item) -> Iterator[tuple[int, int]]:
     yield from sorted(rest, key=lambda pair: _digest(item, "rest", *pair))
 
 
-def _ordered(one: int, other: int) -> tuple[int, int]:
-    return min(one, other), max(one, other)
+def _ordered(first: int, second: int) -> tuple[int, int]:
+    return min(first, second), max(first, second)
 
 
 def _digest(item: Item, what: str, *places: int) -> bytes:
     """Hash the ids, so that neither texts nor the candidates' order in the list change what is drawn."""
     candidates: Sequence[RankedText] = item.candidates or []
-    named = sorted(candidates[at].id for at in places)
-    return hashlib.blake2b("\0".join([what, item.id, *named]).encode(), digest_size=8).digest()
+    candidate_ids = sorted(candidates[at].id for at in places)
+    return hashlib.blake2b("\0".join([what, item.id, *candidate_ids]).encode(), digest_size=8).digest()

@@ -54,9 +54,11 @@ def inline_items(value: Any) -> Any:
             f"items: no column 'text', and none of {', '.join(sorted(_JUDGED - {'text'}))}; the columns are {columns}; "
             'rename one, such as frame.rename(columns={"answer": "text"})'
         )
-    if not any(isinstance(each, str) or (isinstance(each, Mapping) and not _is_plain(each)) for each in records):
+    if not any(
+        isinstance(record, str) or (isinstance(record, Mapping) and not _is_plain(record)) for record in records
+    ):
         return records
-    return [_document(each, number, records[0], slips=framed is None) for number, each in enumerate(records, 1)]
+    return [_document(record, number, records[0], slips=framed is None) for number, record in enumerate(records, 1)]
 
 
 def _is_plain(record: Mapping[Any, Any]) -> bool:
@@ -140,9 +142,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.timedelta | decimal.Decimal):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     if hasattr(value, "tolist"):  # NumPy's scalars and arrays
         return _plain(value.tolist())
     return str(value)

@@ -54,7 +54,7 @@ class ReportAgent(Frozen):
     chief: bool = Field(default=False, description="it was asked last, and told of the others' opinions")
 
     @classmethod
-    def of(cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False) -> Self:
+    def from_agent(cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False) -> Self:
         """Make the report's entry of an agent. Several pools and `models` (those of its deployments) are joined by
         commas."""
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
@@ -89,7 +89,7 @@ class ReportDimension(Frozen):
         return self.panel.combined(scores)
 
     @classmethod
-    def of(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
+    def from_dimension(cls, dimension: Dimension, panel: PanelRule | None = None) -> Self:
         """Make the report's entry of a dimension; `panel` is how its judges' scores are combined."""
         return cls(
             id=dimension.id,
@@ -262,7 +262,7 @@ class Report(ReportHeader):
         return as_html(self) if as_html is not None else None
 
 
-class UnknownVoice(ValueError):
+class UnexpectedOpinion(ValueError):
     """An opinion names a judge or criterion that its job does not have."""
 
 
@@ -274,21 +274,23 @@ class ReportBuilder:
         self._tallies = {(a.name, d.id): Tally() for a in header.agents for d in header.dimensions}
         names = [agent.name for agent in header.agents if not agent.chief]
         always = {d.id: always_asked(d.panel, names, (d.scale_min, d.scale_max)) for d in header.dimensions}
-        self._compared = {(name, of) for of, judges in always.items() if len(judges) > 1 for name in judges}
+        self._compared = {
+            (name, dimension_id) for dimension_id, judges in always.items() if len(judges) > 1 for name in judges
+        }
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
         self._input_tokens = self._output_tokens = self._probed = 0
-        self._spared: Counter[tuple[str, str]] = Counter()
+        self._skipped: Counter[tuple[str, str]] = Counter()
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
         self._errors: dict[ErrorKind, ErrorTally] = {}
 
     def add_opinion(self, opinion: Opinion) -> None:
-        """Count one opinion; raises `UnknownVoice`. An opinion on a variant of an item counts only as `probed`."""
+        """Count one opinion; raises `UnexpectedOpinion`. An opinion on a variant of an item counts only as `probed`."""
         try:
             tally = self._tallies[opinion.judge, opinion.criterion_id]
         except KeyError:
-            raise UnknownVoice(
+            raise UnexpectedOpinion(
                 f"job {self._header.job_id} has no judge {opinion.judge!r} with criterion {opinion.criterion_id!r}"
             ) from None
         self._input_tokens += opinion.usage.input_tokens
@@ -297,7 +299,7 @@ class ReportBuilder:
             self._probed += 1
             return
         if opinion.not_needed:
-            self._spared[opinion.judge, opinion.criterion_id] += 1
+            self._skipped[opinion.judge, opinion.criterion_id] += 1
             return
         tally.add(opinion.score)
         if opinion.answers is not None and opinion.criterion_id in self._questions:
@@ -323,8 +325,8 @@ class ReportBuilder:
             **dict(self._header),
             scored=scored,
             failed=failed,
-            missing=self._header.units - scored - failed - self._spared.total() - self._probed,
-            spared=self._spared.total(),
+            missing=self._header.units - scored - failed - self._skipped.total() - self._probed,
+            spared=self._skipped.total(),
             probed=self._probed,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
@@ -335,9 +337,9 @@ class ReportBuilder:
             by_agent=by_agent,
             agreement_share=self._differences.share,
             errors=[
-                ErrorGroup(kind=kind, count=count, examples=found.examples, reasons=found.told())
+                ErrorGroup(kind=kind, count=count, examples=tally.examples, reasons=tally.reasons())
                 for kind, count in sorted(self._error_counts.items(), key=lambda group: (-group[1], group[0]))
-                for found in [self._errors[kind]]
+                for tally in [self._errors[kind]]
             ],
             files=files,
             statistics=self._statistics(),
@@ -347,9 +349,9 @@ class ReportBuilder:
         """Return the statistics as far as they are known before anything is computed."""
         header = self._header
         learns = any(dimension.panel.learns for dimension in header.dimensions)
-        asked = header.rated or header.groups or header.calibration is not None or learns
+        requested = header.rated or header.groups or header.calibration is not None or learns
         compared = any(dimension.kind == "preference" for dimension in header.dimensions)
-        if asked or compared or without_ratings(header.probes):
+        if requested or compared or without_ratings(header.probes):
             unknowable = [] if self._header.rated else list(UNKNOWABLE)
             return JobStatistics(state="waiting", rated=self._header.rated, unknowable=unknowable)
         return JobStatistics.of_no_ratings()
@@ -361,14 +363,14 @@ class ReportBuilder:
             for judge, tally in tallies.items():
                 s = tally.describe(nominal=dimension.nominal)
                 counts = label_counts(dimension.labels, dimension.scale_min, s.histogram)
-                spared = self._spared[judge, dimension.id]
+                skipped = self._skipped[judge, dimension.id]
                 cells.append(
                     JudgeCell(
-                        judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd, labels=counts, spared=spared
+                        judge=judge, n=s.n, failures=s.failures, mean=s.mean, sd=s.sd, labels=counts, spared=skipped
                     )
                 )
         scores = merged(tallies.values()).describe(nominal=dimension.nominal)
-        asked = self._questions.get(dimension.id)
+        question_tally = self._questions.get(dimension.id)
         return DimensionReport(
             dimension=dimension,
             scores=scores,
@@ -376,8 +378,8 @@ class ReportBuilder:
             pairs=difference.pairs if difference else 0,
             by_judge=cells,
             labels=label_counts(dimension.labels, dimension.scale_min, scores.histogram),
-            questions=asked.shares() if asked is not None else [],
-            spared=sum(self._spared[agent.name, dimension.id] for agent in self._header.agents),
+            questions=question_tally.shares() if question_tally is not None else [],
+            spared=sum(self._skipped[agent.name, dimension.id] for agent in self._header.agents),
         )
 
     def _agent(self, agent: ReportAgent) -> AgentReport:
@@ -397,7 +399,7 @@ class ReportBuilder:
             ),
             scores=describe(whole.histogram, whole.failures, nominal=nominal) if one_scale else None,
             models=dict(self._models[agent.name].most_common()),
-            spared=sum(self._spared[agent.name, d.id] for d in dimensions),
+            spared=sum(self._skipped[agent.name, d.id] for d in dimensions),
         )
 
 

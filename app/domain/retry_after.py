@@ -37,8 +37,8 @@ def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | N
                 seconds += _delays(value, now_s)
             case "retry-after-ms":
                 milliseconds += [number / 1000 for number in _numbers(value)]
-    found = milliseconds or seconds
-    return min(max(found), LONGEST_S) if found else None
+    delays = milliseconds or seconds
+    return min(max(delays), LONGEST_S) if delays else None
 
 
 def _delays(value: str, now_s: float) -> list[float]:

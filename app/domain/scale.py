@@ -91,12 +91,12 @@ class Scale(Strict):
     def score_of(self, label: str) -> int | None:
         """Return the score of a label, or None if there is no such label. Case is significant, Unicode normalisation is
         not."""
-        wanted = _composed(label)
-        places = (place for place, option in enumerate(self.options, self.min) if _composed(option) == wanted)
+        composed = _composed(label)
+        places = (place for place, option in enumerate(self.options, self.min) if _composed(option) == composed)
         return next(places, None)
 
     @property
-    def told(self) -> str:
+    def allowed_values(self) -> str:
         """A description of what a person may give."""
         if self.options:
             return f"one of {', '.join(self.options)}"
@@ -148,15 +148,15 @@ class Scale(Strict):
     def _as_given(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Write only the fields of its kind, so that numeric scales and their digests stay as they always were."""
         fields: dict[str, Any] = handler(self)
-        wanted = {"numbers": {"min", "max"}, "labels": {"labels", "ordered"}}.get(self.kind, {self.kind})
-        return {name: value for name, value in fields.items() if name in wanted}
+        names = {"numbers": {"min", "max"}, "labels": {"labels", "ordered"}}.get(self.kind, {self.kind})
+        return {name: value for name, value in fields.items() if name in names}
 
 
-def _bounds(kind: str, given: Any) -> dict[str, int]:
+def _bounds(kind: str, value: Any) -> dict[str, int]:
     """Return the bounds of a kind. They are always valid: what is wrong is reported for the field that was given."""
     if kind == "preference":
-        return {"min": -2, "max": 2} if given == "strength" else {"min": -1, "max": 1}
-    many = len(given) if isinstance(given, list) else 1
+        return {"min": -2, "max": 2} if value == "strength" else {"min": -1, "max": 1}
+    many = len(value) if isinstance(value, list) else 1
     return {"min": 0, "max": min(max(many - (kind == "labels"), 1), MAX_SCALE_WIDTH)}
 
 
@@ -174,13 +174,13 @@ def _check_count(name: str, count: int, most: int) -> None:
 
 
 def _check_unlike(name: str, texts: list[str]) -> None:
-    seen: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for text in texts:
         key = " ".join(_composed(text).casefold().split())
-        if key in seen:
-            alike = "occurs twice" if seen[key] == text else f"and {seen[key]!r} differ only in case or white space"
+        if key in by_key:
+            alike = "occurs twice" if by_key[key] == text else f"and {by_key[key]!r} differ only in case or white space"
             raise ValueError(f"{name}: {text!r} {alike}")
-        seen[key] = text
+        by_key[key] = text
 
 
 def _composed(text: str) -> str:

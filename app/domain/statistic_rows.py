@@ -33,40 +33,40 @@ class StatisticRow(NamedTuple):
     p: float | None
 
 
-def statistic_rows(found: JobStatistics) -> Iterator[StatisticRow]:
+def statistic_rows(statistics: JobStatistics) -> Iterator[StatisticRow]:
     """Yield all figures in the order of the report; the answer of a question that ended the job comes first."""
-    stopped = found.stopped
+    stopped = statistics.stopped
     if stopped is not None:
         yield _row(stopped.dimension, (("stopped", "known"), "", None, stopped.known))
-    for dimension in found.dimensions:
-        for one in _figures(dimension, (), "", None):
-            yield _row(dimension.dimension, one)
+    for dimension in statistics.dimensions:
+        for entry in _figures(dimension, (), "", None):
+            yield _row(dimension.dimension, entry)
 
 
-_Found = tuple[tuple[str, ...], str, float | None, Figure]
+_FigureEntry = tuple[tuple[str, ...], str, float | None, Figure]
 
 
-def _row(dimension: str, found: _Found) -> StatisticRow:
-    path, name, p, figure = found
+def _row(dimension: str, entry: _FigureEntry) -> StatisticRow:
+    path, name, p, figure = entry
     return StatisticRow(
         dimension, ".".join(path[:-1]), name, path[-1], figure.value, figure.low, figure.high, figure.confidence,
         figure.items, figure.method, figure.reason, p,
     )  # fmt: skip
 
 
-def _figures(model: BaseModel, path: tuple[str, ...], name: str, p: float | None) -> Iterator[_Found]:
+def _figures(model: BaseModel, path: tuple[str, ...], name: str, p: float | None) -> Iterator[_FigureEntry]:
     name, p = _name(model) or name, getattr(model, "p", p)
     for field, value in model:
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, Figure):
-                yield (*path, field), name, p, one
-            elif isinstance(one, BaseModel):
-                yield from _figures(one, (*path, field), name, p)
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, Figure):
+                yield (*path, field), name, p, element
+            elif isinstance(element, BaseModel):
+                yield from _figures(element, (*path, field), name, p)
 
 
 def _name(model: BaseModel) -> str:
-    given = {field: value for field, value in model if isinstance(value, str)}
-    if {"first", "second"} <= given.keys():
-        return f"{given['first']} - {given['second']}"
-    named = [given[field] for field in ("by", "probe", "name", "voice", "label") if given.get(field)]
-    return ": ".join(named)
+    texts = {field: value for field, value in model if isinstance(value, str)}
+    if {"first", "second"} <= texts.keys():
+        return f"{texts['first']} - {texts['second']}"
+    parts = [texts[field] for field in ("by", "probe", "name", "voice", "label") if texts.get(field)]
+    return ": ".join(parts)

@@ -138,7 +138,7 @@ class PairwiseDifferences:
     def __init__(self, capacity: int = 100_000, nominal: Collection[str] = ()) -> None:
         """`nominal` are the criteria whose labels have no order."""
         self._capacity, self._nominal = capacity, frozenset(nominal)
-        self._kept = 0
+        self._score_count = 0
         self._threshold = 1 << 64
         self._texts: dict[tuple[str, int], tuple[int, dict[str, list[int]]]] = {}
 
@@ -150,22 +150,22 @@ class PairwiseDifferences:
     def add(self, item_id: str, replicate: int, criterion_id: str, score: int) -> None:
         """Count one judge's score; each judge scores a text and criterion at most once."""
         text = (item_id, replicate)
-        known = self._texts.get(text)
-        if known is None:
+        entry = self._texts.get(text)
+        if entry is None:
             hashed = _hash(text)
             if hashed >= self._threshold:
                 return
-            known = self._texts[text] = (hashed, {})
-        known[1].setdefault(criterion_id, []).append(score)
-        self._kept += 1
-        while self._kept > self._capacity:
+            entry = self._texts[text] = (hashed, {})
+        entry[1].setdefault(criterion_id, []).append(score)
+        self._score_count += 1
+        while self._score_count > self._capacity:
             self._halve()
 
     def _halve(self) -> None:
         self._threshold //= 2
         for text, (hashed, scores) in list(self._texts.items()):
             if hashed >= self._threshold:
-                self._kept -= sum(map(len, scores.values()))
+                self._score_count -= sum(map(len, scores.values()))
                 del self._texts[text]
 
     def by_criterion(self) -> dict[str, Disagreement]:

@@ -30,8 +30,8 @@ class Stop(BaseModel):
         if self.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE):
             return self.message
         if self.after == 0:
-            named = f"pool {self.pool!r}: "
-            return f"pool {self.pool!r} cannot be used: {self.message.removeprefix(named)}"
+            prefix = f"pool {self.pool!r}: "
+            return f"pool {self.pool!r} cannot be used: {self.message.removeprefix(prefix)}"
         first = "the first call" if self.after == 1 else f"the first {self.after} calls"
         return f"{first} of {self.model} in pool {self.pool!r} ended in: {self.message}"
 

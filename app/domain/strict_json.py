@@ -46,7 +46,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Fla
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JsonObject:
     """One outermost object in a longer text, and its source."""
 
     value: Json
@@ -62,7 +62,7 @@ def loads(text: str) -> Json:
     return value
 
 
-def outermost_objects(text: str) -> Iterator[Found]:
+def outermost_objects(text: str) -> Iterator[JsonObject]:
     """Yield the JSON objects in a text that may hold anything else, in order, none of them inside another.
 
     What opens like an object and is none (code, a set, an unfinished answer) is skipped up to where it ceases to be
@@ -75,7 +75,7 @@ def outermost_objects(text: str) -> Iterator[Found]:
         except JsonError as error:
             start, broken = max(error.position, opening.start() + 1), broken + 1
         else:
-            yield Found(value, text[opening.start() : end])
+            yield JsonObject(value, text[opening.start() : end])
             start = end
 
 
@@ -88,11 +88,11 @@ def _decode(text: str, start: int) -> tuple[Json, int]:
     except RecursionError:
         raise JsonError(f"nested deeper than {MAX_DEPTH}", len(text)) from None
     level, depth = [value], 0
-    while level := [each for each in level if isinstance(each, dict | list)]:
+    while level := [node for node in level if isinstance(node, dict | list)]:
         depth += 1
         if depth > MAX_DEPTH:
             raise JsonError(f"nested deeper than {MAX_DEPTH}", end)
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [inner for node in level for inner in (node.values() if isinstance(node, dict) else node)]
     return value, end
 
 

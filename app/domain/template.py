@@ -33,9 +33,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from dicast.app.domain.conversation import Turn
-from dicast.app.domain.image import Image, named
+from dicast.app.domain.image import Image, display_name
 from dicast.app.domain.item import Item, ItemKind
-from dicast.app.domain.material import TemplateError, quoted
+from dicast.app.domain.material import TemplateError, quote_lines
 from dicast.errors import alternatives
 
 MAX_TEMPLATE_CHARS = 20_000
@@ -71,20 +71,20 @@ _TESTS = frozenset({"defined", "undefined", "none", "string", "number", "mapping
 
 class _Budget:
     def __init__(self, text_bytes: int, mark: str) -> None:
-        self.left, self.steps = WORK + 64 * text_bytes, STEPS
+        self.remaining, self.steps = WORK + 64 * text_bytes, STEPS
         self.characters = RENDERED_CHARS + 4 * text_bytes
         self.values: list[str] = []
         self.mark = mark
 
     def spend(self, work: int) -> None:
-        self.left -= work
+        self.remaining -= work
         self.steps -= 1
-        if self.left < 0 or self.steps < 0:
+        if self.remaining < 0 or self.steps < 0:
             raise TemplateError("it does too much: a loop goes on too long, or values grow too large")
 
     def handle(self, *values: Any) -> None:
         """Pay for one operation on these values."""
-        self.spend(STEP + sum(_weight(value, self.left) for value in values))
+        self.spend(STEP + sum(_weight(value, self.remaining) for value in values))
 
     def write(self, characters: int) -> None:
         self.spend(characters)
@@ -124,7 +124,7 @@ def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list
     """
     name = material["fields"]["id"]
     budget = _Budget(material["bytes"], nonce)
-    most = budget.left
+    most = budget.remaining
     token = _budget.set(budget)
     try:
         template, used = _compiled(source)
@@ -133,7 +133,7 @@ def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list
         for piece in template.root_render_func(template.new_context(material["fields"])):
             budget.write(len(piece))
             pieces.append(piece)
-        return _fenced("".join(pieces), nonce, budget.values), most - budget.left
+        return _fenced("".join(pieces), nonce, budget.values), most - budget.remaining
     except UndefinedError as error:
         raise TemplateError(f"item {name!r}: {error.message}") from None
     except TemplateError as error:
@@ -157,7 +157,7 @@ def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:
     """Return what a template may know of images; each image stands after the template's text, under its number."""
     numbers = {id(image): number for number, image in enumerate(item.all_images, 1)}
     return [
-        {"number": numbers[id(image)], "name": named(image, f"image {numbers[id(image)]}"),
+        {"number": numbers[id(image)], "name": display_name(image, f"image {numbers[id(image)]}"),
          "description": image.description or ""}
         for image in images
     ]  # fmt: skip
@@ -166,16 +166,16 @@ def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:
 def _check_judged(kind: ItemKind, used: Set[str]) -> None:
     missing = [name for name in JUDGED[kind] if name not in used]
     if missing:
-        shown = " and ".join(f"{{{{ {name} }}}}" for name in missing)
+        placeholders = " and ".join(f"{{{{ {name} }}}}" for name in missing)
         are = "is" if len(missing) == 1 else "are"
-        raise TemplateError(f"it shows nothing of what is judged: {shown} {are} missing")
+        raise TemplateError(f"it shows nothing of what is judged: {placeholders} {are} missing")
 
 
 def _fenced(whole: str, nonce: str, values: list[str]) -> list[str]:
     lines: list[str] = []
     for place, piece in enumerate(re.split(rf"\x00{nonce}:(\d+)\x00", whole)):
         if place % 2:
-            lines += (quoted(values[int(piece)]) or ">").split("\n")
+            lines += (quote_lines(values[int(piece)]) or ">").split("\n")
             continue
         for line in piece.splitlines():
             if line.strip():
@@ -202,18 +202,18 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         _budget.get().spend(STEP)
-        known = isinstance(obj, Mapping) if isinstance(argument, str) else isinstance(obj, list | tuple | str)
-        if known and isinstance(argument, str | int):
+        is_readable = isinstance(obj, Mapping) if isinstance(argument, str) else isinstance(obj, list | tuple | str)
+        if is_readable and isinstance(argument, str | int):
             try:
                 return obj[argument]
             except LookupError:
                 pass
         if isinstance(argument, str):
-            shown = repr(argument[:60])
+            description = repr(argument[:60])
         else:
             near = isinstance(argument, int) and argument.bit_length() < 64
-            shown = str(argument) if near else f"entry of that {type(argument).__name__}"
-        return self.undefined(f"it has no {shown}", obj=obj, name=shown)
+            description = str(argument) if near else f"entry of that {type(argument).__name__}"
+        return self.undefined(f"it has no {description}", obj=obj, name=description)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         _budget.get().handle(left, right)
@@ -318,8 +318,8 @@ def _whole(text: str) -> bool:
     return True
 
 
-def _unknown(node: Any, kind: str, known: Iterable[str]) -> str:
-    return f"line {node.lineno}: there is no {kind} {node.name!r}{alternatives(node.name, known)}"
+def _unknown(node: Any, kind: str, choices: Iterable[str]) -> str:
+    return f"line {node.lineno}: there is no {kind} {node.name!r}{alternatives(node.name, choices)}"
 
 
 @pass_context
@@ -347,18 +347,18 @@ def _weight(value: Any, most: int) -> int:
     weight, level = 0, [value]
     for _ in range(DEPTH):
         inner: list[Any] = []
-        for each in level:
-            if isinstance(each, str):
-                weight += CHARACTER * len(each)
-            elif isinstance(each, list | tuple | Mapping):
-                weight += ENTRY * len(each) * (2 if isinstance(each, Mapping) else 1)
+        for node in level:
+            if isinstance(node, str):
+                weight += CHARACTER * len(node)
+            elif isinstance(node, list | tuple | Mapping):
+                weight += ENTRY * len(node) * (2 if isinstance(node, Mapping) else 1)
                 if weight > most:
                     return weight
-                inner.extend(each)
-                if isinstance(each, Mapping):
-                    inner.extend(each.values())
-            elif isinstance(each, int):
-                weight += CHARACTER * (each.bit_length() >> 3)
+                inner.extend(node)
+                if isinstance(node, Mapping):
+                    inner.extend(node.values())
+            elif isinstance(node, int):
+                weight += CHARACTER * (node.bit_length() >> 3)
         if not inner or weight > most:
             return weight
         level = inner

@@ -1,4 +1,4 @@
-"""Two ways to make untrusted text safe: `clean` to store it, `shown` to log it."""
+"""Two ways to make untrusted text safe: `clean` to store it, `excerpt` to log it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", _LINE_END.sub("\n", _SURROGATE.sub(_REPLACEMENT, text)))
 
 
-def shown(text: str, limit: int) -> str:
+def excerpt(text: str, limit: int) -> str:
     """Return `text` as one line for a log: unprintable characters escaped, cut to about `limit` characters with a
     note."""
     head = "".join(char if char.isprintable() else _escaped(char) for char in text[:limit])

@@ -7,7 +7,7 @@ from pydantic import Field
 from dicast.app.domain.fields import Id, Strict
 
 
-class ToldOpinion(Strict):
+class VisibleOpinion(Strict):
     """What a chief is shown of one judge's opinion on an item; `said` is None for a judge without one."""
 
     round: int = Field(ge=0)

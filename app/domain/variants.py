@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from dicast.app.domain.attacks import ATTACKS, Attack, worded
+from dicast.app.domain.attacks import ATTACKS, Attack, attack_text
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.markup import is_marked, marked_up, plain
-from dicast.app.domain.probes import Injection, Probe, TriedProbe, count_variants, tried
+from dicast.app.domain.probes import Injection, Probe, TriedProbe, count_variants, variant_probes
 
 SINGLE, REVERSED = "batching:single", "order:reversed"
 _CLAIMS = {
@@ -33,7 +33,7 @@ _CLAIMS = {
 }
 
 
-class Ends(NamedTuple):
+class ScaleEnds(NamedTuple):
     """How a claim names the ends of the scale; with `numbers`, they are the ends of every dimension's scale."""
 
     low: str
@@ -41,7 +41,7 @@ class Ends(NamedTuple):
     numbers: bool = True
 
     @classmethod
-    def of(cls, dimensions: Sequence[Dimension]) -> Ends:
+    def from_dimensions(cls, dimensions: Sequence[Dimension]) -> ScaleEnds:
         """Return the ends of the one scale, or words if there are several scales, or scales without numbers."""
         scales = {(dimension.scale.min, dimension.scale.max) for dimension in dimensions}
         if len(scales) > 1 or any(dimension.scale.kind != "numbers" for dimension in dimensions):
@@ -52,12 +52,17 @@ class Ends(NamedTuple):
 
 class Variants:
     """The variants that a job's probes try out. `seed` decides which items are drawn, and which attacks each gets;
-    `shown` is the metadata that judges see."""
+    `visible_metadata` is the metadata that judges see."""
 
     def __init__(
-        self, probes: Sequence[Probe], dimensions: Sequence[Dimension], seed: str, shown: Sequence[str] = ()
+        self, probes: Sequence[Probe], dimensions: Sequence[Dimension], seed: str, visible_metadata: Sequence[str] = ()
     ) -> None:
-        self._probes, self._ends, self._seed, self._shown = tried(probes), Ends.of(dimensions), seed, shown
+        self._probes, self._ends, self._seed, self._visible_metadata = (
+            variant_probes(probes),
+            ScaleEnds.from_dimensions(dimensions),
+            seed,
+            visible_metadata,
+        )
 
     def count(self, items: int) -> int:
         """Return how many variants are added to a job of `items` items."""
@@ -76,9 +81,9 @@ class Variants:
                 continue
             if isinstance(probe, Injection):
                 for attack in self._attacks(item, at * probe.attacks, probe.attacks):
-                    yield attacked(item, attack, self._ends, self._shown)
+                    yield with_attack(item, attack, self._ends, self._visible_metadata)
             else:
-                yield from _varied(item, probe, self._ends)
+                yield from _variants_of(item, probe, self._ends)
 
     def _drawn(self, probe: TriedProbe | Injection, items: int) -> list[int]:
         """Return the items drawn for a probe, uniformly and independently of other probes."""
@@ -89,19 +94,19 @@ class Variants:
         others."""
         order = _shuffled(self._seed)
         turn = first % len(order)
-        return [attack for attack in order[turn:] + order[:turn] if _fits(attack, item, self._shown)][:count]
+        return [attack for attack in order[turn:] + order[:turn] if _fits(attack, item, self._visible_metadata)][:count]
 
 
 @lru_cache(maxsize=64)
 def _drawn(seed: str, probe: str, count: int, items: int) -> list[int]:
     if count == items:
         return list(range(items))
-    found: set[int] = set()
+    places: set[int] = set()
     draw = 0
-    while len(found) < count:
-        found.add(_number(seed, probe, str(draw)) % items)
+    while len(places) < count:
+        places.add(_number(seed, probe, str(draw)) % items)
         draw += 1
-    return sorted(found)
+    return sorted(places)
 
 
 @lru_cache(maxsize=8)
@@ -114,7 +119,7 @@ def _number(*what: str) -> int:
     return int.from_bytes(hashlib.blake2b("\0".join(what).encode(), digest_size=8).digest(), "big")
 
 
-def _varied(item: Item, probe: TriedProbe, ends: Ends) -> Iterator[Item]:
+def _variants_of(item: Item, probe: TriedProbe, ends: ScaleEnds) -> Iterator[Item]:
     match probe.probe:
         case "authority" | "sycophancy":
             for label, score in (("high", ends.high), ("low", ends.low)):
@@ -131,21 +136,21 @@ def _varied(item: Item, probe: TriedProbe, ends: Ends) -> Iterator[Item]:
             yield _variant(item, REVERSED)
 
 
-def _fits(attack: Attack, item: Item, shown: Sequence[str]) -> bool:
+def _fits(attack: Attack, item: Item, visible_metadata: Sequence[str]) -> bool:
     match attack.place:
         case "prompt":
             return bool(item.prompt)
         case "reference":
             return bool(item.reference)
         case "metadata":
-            return any(isinstance(item.metadata.get(name), str) for name in shown)
+            return any(isinstance(item.metadata.get(name), str) for name in visible_metadata)
         case "text":
             return True
 
 
-def attacked(item: Item, attack: Attack, ends: Ends, shown: Sequence[str] = ()) -> Item:
+def with_attack(item: Item, attack: Attack, ends: ScaleEnds, visible_metadata: Sequence[str] = ()) -> Item:
     """Return the item with an attack in it."""
-    words, label = worded(attack, ends.low, ends.high), f"injection:{attack.id}"
+    words, label = attack_text(attack, ends.low, ends.high), f"injection:{attack.id}"
     match attack.place:
         case "prompt":
             return _variant(item, label, prompt=f"{item.prompt}\n\n{words}")
@@ -153,7 +158,9 @@ def attacked(item: Item, attack: Attack, ends: Ends, shown: Sequence[str] = ()) 
             return _variant(item, label, reference=f"{item.reference}\n\n{words}")
         case "metadata":
             more = {
-                name: f"{item.metadata[name]} {words}" for name in shown if isinstance(item.metadata.get(name), str)
+                name: f"{item.metadata[name]} {words}"
+                for name in visible_metadata
+                if isinstance(item.metadata.get(name), str)
             }
             return _variant(item, label, metadata={**item.metadata, **more})
         case "text":

@@ -35,14 +35,14 @@ from dataclasses import dataclass
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.scale import Scale
 from dicast.app.domain.strict_json import Flaw, Json, JsonError, loads, outermost_objects
-from dicast.app.domain.text import clean, shown
+from dicast.app.domain.text import clean, excerpt
 
 MAX_ANSWER_CHARS = 4_000_000
 MAX_ARGUMENT_CHARS = 20_000
 MAX_QUOTE_CHARS = 5_000
 MAX_QUOTES = 50
 RAW_CHARS = 500
-UNKNOWN_TOLD = 5
+UNKNOWN_REPORTED = 5
 """The most entries of one answer with unknown ids that are reported."""
 
 _ARGUED_KEYS = frozenset({"argument", "cited_evidence"})
@@ -101,8 +101,8 @@ def read_single(
 ) -> Judgment | Malformed:
     """Read one dimension's answer; with `dissent`, a panel chief's. Never raises, whatever the text."""
     try:
-        answer = _find(text, structured=structured, nonce=nonce)
-        return _verdict({key: value for key, value in answer.items() if key != "nonce"}, scale, dissent)
+        document = _find(text, structured=structured, nonce=nonce)
+        return _verdict({key: value for key, value in document.items() if key != "nonce"}, scale, dissent)
     except _Refused as refused:
         return Malformed(str(refused))
 
@@ -116,32 +116,32 @@ def read_batch(
         if not isinstance(entries, list):
             raise _Refused("opinions must be a list")
     except _Refused as refused:
-        return BatchReading({}, [d.id for d in dimensions], [Corrupt(None, str(refused), shown(text, RAW_CHARS))])
+        return BatchReading({}, [d.id for d in dimensions], [Corrupt(None, str(refused), excerpt(text, RAW_CHARS))])
 
     by_id = {dimension.id: dimension for dimension in dimensions}
-    named: dict[str, list[dict[str, Json]]] = {}
+    by_criterion: dict[str, list[dict[str, Json]]] = {}
     corrupt: list[Corrupt] = []
     unknown = 0
     for entry in entries:
         try:
-            criterion_id, opinion = _named(entry)
+            criterion_id, opinion = _split_entry(entry)
         except _Refused as refused:
-            corrupt.append(Corrupt(None, str(refused), shown(_dumped(entry), RAW_CHARS)))
+            corrupt.append(Corrupt(None, str(refused), excerpt(_dumped(entry), RAW_CHARS)))
         else:
             if criterion_id in by_id:
-                named.setdefault(criterion_id, []).append(opinion)
-            elif (unknown := unknown + 1) <= UNKNOWN_TOLD:
+                by_criterion.setdefault(criterion_id, []).append(opinion)
+            elif (unknown := unknown + 1) <= UNKNOWN_REPORTED:
                 raw = _dumped({"criterion_id": criterion_id, **opinion})
-                corrupt.append(Corrupt(None, "an unknown criterion_id: discarded", shown(raw, RAW_CHARS)))
+                corrupt.append(Corrupt(None, "an unknown criterion_id: discarded", excerpt(raw, RAW_CHARS)))
 
     accepted: dict[str, Judgment] = {}
-    for criterion_id, opinions in named.items():
+    for criterion_id, opinions in by_criterion.items():
         try:
             accepted[criterion_id] = _agreed(opinions, by_id[criterion_id].scale, dissent)
         except _Refused as refused:
             raw = " ".join(_dumped({"criterion_id": criterion_id, **opinion}) for opinion in opinions)
-            corrupt.append(Corrupt(criterion_id, str(refused), shown(raw, RAW_CHARS)))
-    return BatchReading(accepted, [d.id for d in dimensions if d.id not in named], corrupt)
+            corrupt.append(Corrupt(criterion_id, str(refused), excerpt(raw, RAW_CHARS)))
+    return BatchReading(accepted, [d.id for d in dimensions if d.id not in by_criterion], corrupt)
 
 
 def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
@@ -149,37 +149,37 @@ def _find(text: str, *, structured: bool, nonce: str) -> dict[str, Json]:
     if len(text) > MAX_ANSWER_CHARS:
         raise _Refused(f"the answer is longer than {MAX_ANSWER_CHARS} characters")
     if not structured:
-        return _carrying(nonce, text)
+        return _object_with_nonce(nonce, text)
     try:
-        answer = loads(text)
+        document = loads(text)
     except JsonError as error:
         raise _Refused(f"the answer is no JSON object: {error}") from None
-    if isinstance(answer, Flaw):
-        raise _Refused(answer.reason)
-    if not isinstance(answer, dict):
+    if isinstance(document, Flaw):
+        raise _Refused(document.reason)
+    if not isinstance(document, dict):
         raise _Refused("the answer is no JSON object")
-    if "nonce" not in answer:
+    if "nonce" not in document:
         raise _Refused("the answer carries no nonce")
-    if answer["nonce"] != nonce:
+    if document["nonce"] != nonce:
         raise _Refused("the answer carries another nonce")
-    return answer
+    return document
 
 
-def _carrying(nonce: str, text: str) -> dict[str, Json]:
+def _object_with_nonce(nonce: str, text: str) -> dict[str, Json]:
     """Return the one object with this nonce. A flawed object counts if its source contains the nonce."""
-    carrying: dict[str, dict[str, Json]] = {}
-    for found in outermost_objects(text) if nonce in text else ():
-        if isinstance(found.value, Flaw):
-            if nonce in found.source:
-                raise _Refused(found.value.reason)
-        elif isinstance(found.value, dict) and found.value.get("nonce") == nonce:
-            carrying[_dumped(found.value)] = found.value
-    if len(carrying) != 1:
-        raise _Refused("different objects carry the nonce" if carrying else "no JSON object carries the nonce")
-    return carrying.popitem()[1]
+    matches: dict[str, dict[str, Json]] = {}
+    for candidate in outermost_objects(text) if nonce in text else ():
+        if isinstance(candidate.value, Flaw):
+            if nonce in candidate.source:
+                raise _Refused(candidate.value.reason)
+        elif isinstance(candidate.value, dict) and candidate.value.get("nonce") == nonce:
+            matches[_dumped(candidate.value)] = candidate.value
+    if len(matches) != 1:
+        raise _Refused("different objects carry the nonce" if matches else "no JSON object carries the nonce")
+    return matches.popitem()[1]
 
 
-def _named(entry: Json) -> tuple[str, dict[str, Json]]:
+def _split_entry(entry: Json) -> tuple[str, dict[str, Json]]:
     """Split an entry of a batch into its criterion's id and the rest."""
     if isinstance(entry, Flaw):
         raise _Refused(entry.reason)
@@ -206,7 +206,7 @@ def _verdict(opinion: dict[str, Json], scale: Scale, dissent: bool) -> Judgment:
     if missing := keys - opinion.keys():
         raise _Refused(f"lacks {', '.join(sorted(missing))}")
     if unknown := opinion.keys() - keys:
-        raise _Refused(f"has the unknown key {shown(min(unknown), 60)!r}")
+        raise _Refused(f"has the unknown key {excerpt(min(unknown), 60)!r}")
     answers = _answers(opinion[key], scale) if scale.checklist else None
     if answers is not None:
         score = sum(answers)
@@ -227,7 +227,7 @@ def _label(value: Json, scale: Scale) -> int:
         raise _Refused("label must be text")
     score = scale.score_of(value)
     if score is None:
-        raise _Refused(f"label must be one of the scale's, got {shown(value, 60)!r}")
+        raise _Refused(f"label must be one of the scale's, got {excerpt(value, 60)!r}")
     return score
 
 
@@ -237,7 +237,7 @@ def _answers(value: Json, scale: Scale) -> tuple[bool, ...]:
     keys = [str(number) for number in range(1, scale.max + 1)]
     if value.keys() != set(keys):
         raise _Refused(f"answers must have the keys 1 to {scale.max}")
-    if not all(isinstance(answer, bool) for answer in value.values()):
+    if not all(isinstance(entry, bool) for entry in value.values()):
         raise _Refused("each of the answers must be true or false")
     return tuple(value[key] is True for key in keys)
 

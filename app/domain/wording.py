@@ -12,9 +12,9 @@ class Wording(NamedTuple):
 
     task: str
     """What a judge does, for the system text."""
-    one: str
+    single: str
     """The request behind the material, for one criterion."""
-    several: str
+    batch: str
     """The request for several criteria."""
     argument: str
     """What the judge's argument is to say."""
@@ -24,8 +24,8 @@ class Wording(NamedTuple):
 
 _TEXT = Wording(
     task="You judge a text, by the criteria that you are given, and by nothing else.",
-    one="Judge the text above by this one criterion:",
-    several="Judge the text above by each of these criteria, each for itself:",
+    single="Judge the text above by this one criterion:",
+    batch="Judge the text above by each of these criteria, each for itself:",
     argument="what the text does well and what it does badly by this criterion",
     quoted="the text",
 )
@@ -34,8 +34,8 @@ _PAIR = Wording(
         "You compare two texts, A and B, by the criteria that you are given, and by nothing else. Which of them comes "
         "first says nothing of their worth."
     ),
-    one="Compare the texts A and B above by this one criterion:",
-    several="Compare the texts A and B above by each of these criteria, each for itself:",
+    single="Compare the texts A and B above by this one criterion:",
+    batch="Compare the texts A and B above by each of these criteria, each for itself:",
     argument="what each of the texts does better than the other by this criterion",
     quoted="the texts",
 )
@@ -44,15 +44,15 @@ _LAST_ANSWER = Wording(
         "You judge the last answer of a conversation, by the criteria that you are given, and by nothing else. The "
         "turns before it are what it answers, and are not judged."
     ),
-    one="Judge the last answer of the conversation above by this one criterion:",
-    several="Judge the last answer of the conversation above by each of these criteria, each for itself:",
+    single="Judge the last answer of the conversation above by this one criterion:",
+    batch="Judge the last answer of the conversation above by each of these criteria, each for itself:",
     argument="what the last answer does well and what it does badly by this criterion",
     quoted="it",
 )
 _CONVERSATION = Wording(
     task="You judge a whole conversation, by the criteria that you are given, and by nothing else.",
-    one="Judge the conversation above as a whole by this one criterion:",
-    several="Judge the conversation above as a whole by each of these criteria, each for itself:",
+    single="Judge the conversation above as a whole by this one criterion:",
+    batch="Judge the conversation above as a whole by each of these criteria, each for itself:",
     argument="what goes well in the conversation and what goes badly by this criterion",
     quoted="it",
 )

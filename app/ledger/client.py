@@ -222,7 +222,7 @@ class LedgerClient:
             raise UnknownJob(job)
         return _pools_of(lanes)
 
-    def described(self, job: str) -> tuple[EvaluationJob, str | None]:
+    def submitted_job(self, job: str) -> tuple[EvaluationJob, str | None]:
         """Return a job as it was submitted, without items that came with it, and the fingerprint of its item file.
         Raises `UnknownJob`."""
         spec, mark = self._redis.hmget(self._keys.job(job), "spec", "fingerprint")
@@ -257,11 +257,11 @@ class LedgerClient:
         need not exist any more.
         """
         most, passed = "+inf" if than is None else than[0], 0
-        while found := self._redis.zrevrangebyscore(
+        while members := self._redis.zrevrangebyscore(
             self._keys.jobs, most, "-inf", start=passed, num=LISTED_TOGETHER, withscores=True
         ):
-            passed += len(found)
-            for job, at in found:
+            passed += len(members)
+            for job, at in members:
                 if than is not None and (int(at), job) >= than:
                     continue
                 fields = self._redis.hgetall(self._keys.job(job))
@@ -300,7 +300,7 @@ class LedgerClient:
         )
         return JobState(state), bool(finish)
 
-    def named(self, task_id: str) -> str:
+    def job_of_task(self, task_id: str) -> str:
         """Return the job whose result is waited for under a task id: its own, or one that a canvas has assigned. Raises
         `UnknownJob`."""
         if self._redis.exists(self._keys.job(task_id)):
@@ -321,15 +321,15 @@ class LedgerClient:
         """
         k = self._keys
         incarnation, lanes = self._redis.hmget(k.job(ref.job), "incarnation", "lanes")
-        found = orjson.loads(lanes) if lanes and incarnation == ref.incarnation else []
-        if not ref.lane < len(found):
+        lane_specs = orjson.loads(lanes) if lanes and incarnation == ref.incarnation else []
+        if not ref.lane < len(lane_specs):
             raise UnknownJob(ref.job)
-        units = found[ref.lane]["dimensions"] if token.batch else 1
+        units = lane_specs[ref.lane]["dimensions"] if token.batch else 1
         positions = range(token.position, token.position + units)
         tokens = dict.fromkeys([str(token), *map(str, positions)])
         keys = [k.job(ref.job), k.page(ref), k.due, k.base.clock]
-        told = self._revoke_unit(keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions])
-        return [UnitState(verdict) for verdict in told]
+        verdicts = self._revoke_unit(keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions])
+        return [UnitState(verdict) for verdict in verdicts]
 
     def resume(self, job: str) -> JobState:
         """Have the units of an ended job that have no score judged again; return its previous state, which may forbid
@@ -347,8 +347,8 @@ class LedgerClient:
 
     def incarnation(self, job: str) -> str | None:
         """Return which of the jobs of this id the ledger holds; None if it holds none, or a lost one."""
-        found = self._redis.hget(self._keys.job(job), "incarnation")
-        return None if found is None else str(found)
+        stored = self._redis.hget(self._keys.job(job), "incarnation")
+        return None if stored is None else str(stored)
 
     def delete(self, job: str, incarnation: str = "") -> str:
         """Forget an ended job, or only that `incarnation` of it, which frees its id.
@@ -396,12 +396,12 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
         finished_ms=whole("finished_ms"),
         report=orjson.loads(fields["report"]) if "report" in fields else None,
         waits_for=None if JobState(fields["state"]).ended else waits_for,
-        answered=_answered(fields),
+        answered=_question_summary(fields),
     )
 
 
-def _answered(fields: dict[str, str]) -> str | None:
-    found = orjson.loads(fields["report"]).get("answer") if "report" in fields else None
-    if found is None and "answer" in fields:
-        found = orjson.loads(fields["answer"])
-    return JobAnswer.model_validate(found).told() if found is not None else None
+def _question_summary(fields: dict[str, str]) -> str | None:
+    recorded = orjson.loads(fields["report"]).get("answer") if "report" in fields else None
+    if recorded is None and "answer" in fields:
+        recorded = orjson.loads(fields["answer"])
+    return JobAnswer.model_validate(recorded).sentence() if recorded is not None else None

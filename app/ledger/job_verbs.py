@@ -10,7 +10,7 @@ from dicast.app.domain.deadlines import UNBOUNDED, Bounds
 from dicast.app.domain.item import Item
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.app.ledger.keys import PageRef, new_incarnation
 from dicast.app.ledger.records import (
     Bounded,
@@ -66,7 +66,7 @@ class JobVerbs(Verbs):
             incarnation=incarnation,
             resumed=int(resumed or 0),
             traceparent=traceparent or "",
-            keeps_board=job_spec.keeps_board,
+            keeps_scoreboard=job_spec.keeps_scoreboard,
         )
 
     async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
@@ -85,10 +85,10 @@ class JobVerbs(Verbs):
         """Return the bounds of a running job, and schedule the next check for when they make it worthwhile. None if it
         does not run."""
         k = self.keys
-        found = await self._scripts["bounds"](keys=[k.job(job), k.bounded, self._clock], args=["", job])
-        if not found:
+        reply = await self._scripts["bounds"](keys=[k.job(job), k.bounded, self._clock], args=["", job])
+        if not reply:
             return None
-        now_ms, began_ms, *bounds = map(int, found)
+        now_ms, began_ms, *bounds = map(int, reply)
         return Bounded(now_ms, began_ms, *(None if bound < 0 else bound for bound in bounds))
 
     async def attended(self, job: str) -> None:
@@ -104,7 +104,7 @@ class JobVerbs(Verbs):
     async def waits(self, job: str, reason: str) -> None:
         """Record what a job waits for, for those who watch it. It is shown for a while only, so a lasting trouble must
         be recorded again."""
-        await self._scripts["waits"](keys=[self.keys.job(job)], args=["", shown(reason, WAITS_CHARS)])
+        await self._scripts["waits"](keys=[self.keys.job(job)], args=["", excerpt(reason, WAITS_CHARS)])
 
     async def claim_finish(self, job: str) -> bool:
         """Return whether this node may write the report of a finishing job; not while another living node is writing
@@ -120,7 +120,7 @@ class JobVerbs(Verbs):
         """
         finishing, given_up = await self._scripts["finish_failed"](
             keys=[self.keys.job(job), self._clock],
-            args=["", self._node, shown(why, WAITS_CHARS), self.intervals.try_every_ms, tries, tries_if_cancelled,
+            args=["", self._node, excerpt(why, WAITS_CHARS), self.intervals.try_every_ms, tries, tries_if_cancelled,
                   attempt or self.attempt()],
         )  # fmt: skip
         return FinishFailed(bool(finishing), bool(given_up))
@@ -131,7 +131,14 @@ class JobVerbs(Verbs):
         is cancelled already is not tried for."""
         state, given_up = await self._scripts["gather_failed"](
             keys=[self.keys.job(job), self._clock],
-            args=["", shown(why, WAITS_CHARS), self.intervals.try_every_ms, tries, over_ms, attempt or self.attempt()],
+            args=[
+                "",
+                excerpt(why, WAITS_CHARS),
+                self.intervals.try_every_ms,
+                tries,
+                over_ms,
+                attempt or self.attempt(),
+            ],
         )
         return GatherFailed(JobState(state) if state else None, bool(given_up))
 
@@ -175,8 +182,8 @@ class JobVerbs(Verbs):
 
     async def continuations(self, job: str) -> dict[str, str]:
         """Return what follows the job's end, by task id."""
-        found: dict[str, str] = await self._redis.hgetall(self.keys.continuations(job))
-        return found
+        continuations: dict[str, str] = await self._redis.hgetall(self.keys.continuations(job))
+        return continuations
 
     async def unfinished(self) -> list[str]:
         """Return the jobs that have not ended, including those without a message."""
@@ -187,7 +194,7 @@ class JobVerbs(Verbs):
         pipe = self._redis.pipeline(transaction=False)
         for job in jobs:
             pipe.hmget(self.keys.job(job), "state", "units", "done", "scored", "failed")
-        return [JobStanding.of(*fields) for fields in await pipe.execute()]
+        return [JobStanding.from_fields(*fields) for fields in await pipe.execute()]
 
     async def facts(self, jobs: Sequence[str]) -> list[dict[str, str] | None]:
         """Return what must be known of jobs in case the store loses them; None for one that it does not hold."""
@@ -213,17 +220,17 @@ class JobVerbs(Verbs):
         """Return whether a cancelled job is to be finished; it is, as soon as none of its pages is open."""
         return bool(await self._scripts["ripe"](keys=[self.keys.job(job), self.keys.pages(job)]))
 
-    async def asks(self, job: str) -> bool:
+    async def has_open_question(self, job: str) -> bool:
         """Return whether a job has a question that is not answered."""
-        asks, answer = await self._redis.hmget(self.keys.job(job), "asks", "answer")
-        return asks is not None and answer is None
+        question, stored_answer = await self._redis.hmget(self.keys.job(job), "asks", "answer")
+        return question is not None and stored_answer is None
 
-    async def asked(self, job: str) -> OpenQuestion:
+    async def question_state(self, job: str) -> OpenQuestion:
         """Return the progress of a job with a question."""
-        answer, calls, pairs = await self._redis.hmget(self.keys.job(job), "answer", "calls", "pairs")
-        return OpenQuestion(answer, int(calls or 0), int(pairs) if pairs is not None else None)
+        stored_answer, calls, pairs = await self._redis.hmget(self.keys.job(job), "answer", "calls", "pairs")
+        return OpenQuestion(stored_answer, int(calls or 0), int(pairs) if pairs is not None else None)
 
-    async def answer(self, job: JobRecord, answer: bytes, attempt: str = "") -> tuple[bool, bool]:
+    async def answer(self, job: JobRecord, payload: bytes, attempt: str = "") -> tuple[bool, bool]:
         """Answer a running job's question, which ends its planning.
 
         Returns (True for the one attempt whose answer stands, however often it is repeated, whether the job is to be
@@ -232,7 +239,7 @@ class JobVerbs(Verbs):
         k = self.keys
         stands, finish = await self._scripts["answer"](
             keys=[k.job(job.id), k.pages(job.id), k.unfinished, self._clock],
-            args=["", job.id, len(job.lanes), job.incarnation, answer, attempt or self.attempt()],
+            args=["", job.id, len(job.lanes), job.incarnation, payload, attempt or self.attempt()],
         )
         return bool(stands), bool(finish)
 
@@ -260,18 +267,18 @@ class JobVerbs(Verbs):
     async def items_within(self, job: str, numbers: range, most_bytes: int = PIECE_BYTES) -> list[Item]:
         """Return the first of these items, at least one, until their texts reach `most_bytes`; [] once the job has
         ended."""
-        found: list[Item] = []
+        items: list[Item] = []
         size, together = 0, ITEMS_FIRST
-        while len(found) < len(numbers) and size < most_bytes:
-            more = await self.items(job, numbers[len(found) : len(found) + together])
+        while len(items) < len(numbers) and size < most_bytes:
+            more = await self.items(job, numbers[len(items) : len(items) + together])
             if not more:
                 return []
             for item in more:
                 if size < most_bytes:
-                    found.append(item)
+                    items.append(item)
                     size += item.text_bytes
             together = min(2 * together, ITEMS_MOST)
-        return found
+        return items
 
     async def item_count(self, job: str) -> int:
         """Return how many items that came with the job the ledger holds."""

@@ -52,10 +52,10 @@ class PageRef(NamedTuple):
     def of_name(cls, name: str) -> tuple[Self, str]:
         """Parse the `name` of a page, or the id of one of its messages; return the page, and the message's token or ''.
         Raises ValueError."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             raise ValueError(f"{name!r} names no page")
-        job, incarnation, lane, page, token = found.groups()
+        job, incarnation, lane, page, token = match.groups()
         return cls(job, incarnation, int(lane), int(page)), token or ""
 
     @classmethod

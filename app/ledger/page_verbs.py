@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import orjson
 
-from dicast.app.domain.board import Board
+from dicast.app.domain.board import Scoreboard
 from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId, OpenPage
@@ -19,7 +19,7 @@ class PageVerbs(Verbs):
 
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
-        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0, spared: int = 0,
+        results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0, skipped: int = 0,
         marks: Sequence[tuple[int, int]] = (),
     ) -> int:  # fmt: skip
         """Put a page into the ledger before its messages; return the units then open in the lane, or -1 if another
@@ -27,7 +27,7 @@ class PageVerbs(Verbs):
 
         The call is to be repeated with the same `attempt`, a unique name, until there is an answer. `results` are those
         that units have already, from before the job was resumed, or without a call: `failed` of them have no score, and
-        `spared` of them were not needed. `marks` are their indices and marks on the job's scoreboard, if it has one.
+        `skipped` of them were not needed. `marks` are their indices and marks on the job's scoreboard, if it has one.
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
@@ -56,7 +56,7 @@ class PageVerbs(Verbs):
                     attempt or self.attempt(),
                     ref.incarnation,
                     failed,
-                    spared,
+                    skipped,
                     dumps(marks) if marks else "",
                     "first",
                     first,
@@ -71,17 +71,17 @@ class PageVerbs(Verbs):
         """Record that all messages of a page have been sent, so that it no longer depends on its planner."""
         await self._redis.hdel(self.keys.page(ref), "planner")
 
-    async def board(self, job: JobRecord, first_item: int, items: int) -> Board:
+    async def scoreboard(self, job: JobRecord, first_item: int, items: int) -> Scoreboard:
         """Return the part of a job's scoreboard that covers some items; it is empty for a job without one."""
         first, last = job.layout.span(first_item, items)
         text = await self._redis.getrange(self.keys.board(job.id), first, last)
         lowest = [dimension.scale.min for dimension in job.spec.dimensions]
-        return Board(job.layout, lowest, first_item, items, text.encode("ascii"))
+        return Scoreboard(job.layout, lowest, first_item, items, text.encode("ascii"))
 
     async def first_pages(self, job: JobRecord) -> list[int]:
         """Return the number of each lane's first page since the job was started or resumed."""
-        found = await self._redis.hmget(self.keys.job(job.id), [f"from:{lane}" for lane in range(len(job.lanes))])
-        return [int(number or 0) for number in found]
+        numbers = await self._redis.hmget(self.keys.job(job.id), [f"from:{lane}" for lane in range(len(job.lanes))])
+        return [int(number or 0) for number in numbers]
 
     async def open_pages(self) -> list[PageRef]:
         return [PageRef.parse(member) for member in await self._redis.zrange(self.keys.watch, 0, -1)]
@@ -108,8 +108,8 @@ class PageVerbs(Verbs):
 
     async def assignments(self, ref: PageRef) -> dict[MessageId, str]:
         """Return the pools chosen for those messages of a page that nobody has worked on."""
-        found = await self._redis.hgetall(self.keys.assignments(ref))
-        return {MessageId.parse(token): pool for token, pool in found.items()}
+        pools = await self._redis.hgetall(self.keys.assignments(ref))
+        return {MessageId.parse(token): pool for token, pool in pools.items()}
 
     async def find_lost(
         self, ref: PageRef, stride: int, *, queue_empty: bool, queues: Sequence[str] = ()

@@ -17,7 +17,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.states import JobState
 
 
-class ClaimAnswer(StrEnum):
+class ClaimVerdict(StrEnum):
     """The ledger's verdict on a claim."""
 
     RUN = "run"
@@ -32,7 +32,7 @@ class ClaimAnswer(StrEnum):
     EXPIRED = "expired"
 
 
-class Written(StrEnum):
+class WriteVerdict(StrEnum):
     """The ledger's verdict on a result."""
 
     NEW = "new"
@@ -48,7 +48,7 @@ class Claim:
     `elapsed_ms` is the time since the unit's first claim, `left_ms` that until its deadline, -1 if it has none."""
 
     position: int
-    verdict: ClaimAnswer
+    verdict: ClaimVerdict
     fence: int
     attempts: int
     requeues: int
@@ -73,9 +73,9 @@ class UnitResult(NamedTuple):
     mark: int = 0
 
     @classmethod
-    def read(cls, position: int, fence: int, payload: str, scored: int, *board: int) -> Self:
+    def read(cls, position: int, fence: int, payload: str, scored: int, *scoreboard: int) -> Self:
         """Read a result as it was sent, or stored on disk meanwhile. Earlier versions stored no place and mark."""
-        return cls(position, fence, payload.encode(), bool(scored), *board)
+        return cls(position, fence, payload.encode(), bool(scored), *scoreboard)
 
 
 class Deferral(NamedTuple):
@@ -118,10 +118,10 @@ class Recorded:
     because no chord will. `news` is False if the ledger knew all of it, so that this very command has counted nothing.
     """
 
-    left: int
+    remaining: int
     plan: bool
     gather: bool
-    written: Sequence[Written]
+    written: Sequence[WriteVerdict]
     news: bool = True
 
 
@@ -139,7 +139,7 @@ class JobRecord:
     resumed: int = 0
     traceparent: str = ""
     """The trace context of its submission, where traces are on."""
-    keeps_board: bool = False
+    keeps_scoreboard: bool = False
     """Whether the ledger keeps its scoreboard; computed once from `spec`, and not for every unit."""
 
     @property
@@ -197,7 +197,7 @@ class JobStanding(NamedTuple):
     failed: int
 
     @classmethod
-    def of(cls, state: str | None, *units: str | None) -> JobStanding | None:
+    def from_fields(cls, state: str | None, *units: str | None) -> JobStanding | None:
         """Make a standing from a job's fields in the ledger; None for a job that has not begun, has ended, or does not
         exist."""
         if state not in {JobState.RUNNING, JobState.CANCELLING, JobState.FINISHING}:
@@ -228,7 +228,7 @@ class OpenQuestion(NamedTuple):
     """The progress of a job with a question: its answer if it has one, the calls that it has cost, and the number of
     pairs of items if it compares two groups."""
 
-    answer: str | None
+    stored_answer: str | None
     calls: int
     pairs: int | None
 
@@ -250,7 +250,7 @@ class Ended(NamedTuple):
     lost: bool = False
 
     @classmethod
-    def of(cls, record: Mapping[str, str]) -> Ended | None:
+    def from_record(cls, record: Mapping[str, str]) -> Ended | None:
         """Make an end from a job's record in the ledger; None if it has not ended."""
         if "report" in record:
             return cls(orjson.loads(record["report"]), record.get("revoked", ""))

@@ -27,9 +27,9 @@ class StopStore:
 
     async def stops(self, job: JobRecord) -> dict[str, Stop]:
         """Return, by place, why the job makes no more calls there."""
-        return (await self.look(job))[0]
+        return (await self.load(job))[0]
 
-    async def look(self, job: JobRecord) -> tuple[dict[str, Stop], set[str]]:
+    async def load(self, job: JobRecord) -> tuple[dict[str, Stop], set[str]]:
         """Return `stops`, and the places that are known to have answered."""
         fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job.id, job.incarnation))
         stops = {
@@ -59,11 +59,11 @@ class StopStore:
         """Record that the job makes no more calls: its published units pass the gates without a lease."""
         await self._redis.hdel(self._keys.base.job_limits, job)
 
-    async def answered(self, job: JobRecord, at: str) -> None:
+    async def mark_answered(self, job: JobRecord, place: str) -> None:
         """Record that the job had an answer at a place: it is never stopped there any more."""
         pipe = self._redis.pipeline(transaction=False)
         key = self._keys.asking(job.id, job.incarnation)
-        pipe.hset(key, f"answered:{at}", 1)
+        pipe.hset(key, f"answered:{place}", 1)
         pipe.expire(key, RETENTION_S)
         await pipe.execute()
 

@@ -38,20 +38,20 @@ class Troubles:
         return int(tries) + 1
 
     # ------------------------------------------------------------------ pools
-    async def tell_of_pools(self, pools: Iterable[str]) -> None:
+    async def announce_pools(self, pools: Iterable[str]) -> None:
         """Announce that a living worker knows these pools."""
         now = await self._now_ms()
         await self._redis.zadd(self.keys.known_pools, dict.fromkeys(pools, now))
 
-    async def unseen_ms(self, pools: Iterable[str]) -> int:
+    async def unannounced_ms(self, pools: Iterable[str]) -> int:
         """Return for how long no worker has announced any of these pools. For a pool that was never announced, the
         first call starts the count."""
         now, names = await self._now_ms(), list(pools)
         pipe = self._redis.pipeline(transaction=False)
         pipe.zadd(self.keys.known_pools, dict.fromkeys(names, now - self._intervals.pool_seen_ms), nx=True)
         pipe.zmscore(self.keys.known_pools, names)
-        _, seen = await pipe.execute()
-        return max(0, now - max(map(int, seen)))
+        _, announced_ms = await pipe.execute()
+        return max(0, now - max(map(int, announced_ms)))
 
     # ------------------------------------------------------------------ messages that this worker cannot send
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:

@@ -8,13 +8,13 @@ from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import (
     Claim,
-    ClaimAnswer,
+    ClaimVerdict,
     Deferral,
     Due,
     MessageId,
     Recorded,
     UnitResult,
-    Written,
+    WriteVerdict,
 )
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.verbs import Verbs, dumps
@@ -69,14 +69,14 @@ class UnitVerbs(Verbs):
             return None, None, []
         if state == "unheard":
             raise Unheard(self._node)
-        found = Item.model_validate_json(text) if text else None
+        claimed_item = Item.model_validate_json(text) if text else None
         return (
             JobState(state),
-            found,
-            [Claim(p, ClaimAnswer(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
+            claimed_item,
+            [Claim(p, ClaimVerdict(c[0]), *map(int, c[1:])) for p, c in zip(positions, claims, strict=True)],
         )
 
-    async def calls_again(self, ref: PageRef, positions: Sequence[int]) -> bool:
+    async def may_call(self, ref: PageRef, positions: Sequence[int]) -> bool:
         """Return whether any of these units may still be called: neither they nor their job are revoked or
         cancelled."""
         state = await self._redis.hget(self.keys.job(ref.job), "state")
@@ -95,24 +95,24 @@ class UnitVerbs(Verbs):
         """Write results, each at most once; `counters` are added if any of these claims had not reported its end
         before."""
         k = self.keys
-        left, plan, gather, news, *written = await self._scripts["record"](
+        remaining, plan, gather, news, *written = await self._scripts["record"](
             keys=[k.job(ref.job), k.page(ref), self._epoch, self._due, self._clock, k.board(ref.job)],
             args=[
                 "",
                 ref.lane,
                 ref.number,
                 dumps(counters),
-                dumps([[p, f, r.decode(), int(s), *board] for p, f, r, s, *board in results]),
+                dumps([[p, f, r.decode(), int(s), *scoreboard] for p, f, r, s, *scoreboard in results]),
                 f"{ref}|",
                 self._node,
                 self._beacons,
             ],
         )
-        return Recorded(int(left), bool(plan), bool(gather), [Written(w) for w in written], bool(news))
+        return Recorded(int(remaining), bool(plan), bool(gather), [WriteVerdict(w) for w in written], bool(news))
 
     async def defer(
         self, ref: PageRef, counters: Mapping[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]
-    ) -> list[Written]:
+    ) -> list[WriteVerdict]:
         """Give units up until their messages come (again); `counters` are as in `record`."""
         k = self.keys
         _, *written = await self._scripts["defer"](
@@ -127,7 +127,7 @@ class UnitVerbs(Verbs):
                 dumps([[str(d.token), d.delay_ms, int(d.wait)] for d in due]),
             ],
         )
-        return [Written(w) for w in written]
+        return [WriteVerdict(w) for w in written]
 
     async def take_due(self) -> list[tuple[PageRef, MessageId]]:
         """Return the messages to publish now. Each stays due, a minute later, until somebody claims it. After an error,

@@ -40,26 +40,26 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.hmget(k.job(job), "state", "units", "done", "lanes")
-    found = [(job, fields) for job, fields in zip(jobs, pipe.execute(), strict=True) if all(fields[:2])]
-    going = [
+    rows = [(job, fields) for job, fields in zip(jobs, pipe.execute(), strict=True) if all(fields[:2])]
+    active = [
         (job, int(units), int(done or 0), orjson.loads(lanes), state == JobState.RUNNING)
-        for job, (state, units, done, lanes) in found
+        for job, (state, units, done, lanes) in rows
         if state in {JobState.SUBMITTED, JobState.RUNNING} and lanes
     ]
     pipe = client.pipeline(transaction=False)
-    for job, _, _, lanes, _ in going:
+    for job, _, _, lanes, _ in active:
         pipe.hmget(k.job(job), [f"{name}:{number}" for number in range(len(lanes)) for name in ("open", "cursor")])
     calls: dict[tuple[str, ...], int] = {}
-    for (_, units, _, lanes, _), fields in zip(going, pipe.execute() if going else [], strict=True):
+    for (_, units, _, lanes, _), fields in zip(active, pipe.execute() if active else [], strict=True):
         items = units // sum(map(_units_per_item, lanes))
         for lane, opened, cursor in zip(lanes, fields[::2], fields[1::2], strict=True):
-            left = int(opened or 0) + _unplanned(lane, items, cursor)
+            open_units = int(opened or 0) + _unplanned(lane, items, cursor)
             pools = tuple(lane["pools"])
-            calls[pools] = calls.get(pools, 0) + math.ceil(left / (lane["dimensions"] if lane["batched"] else 1))
+            calls[pools] = calls.get(pools, 0) + math.ceil(open_units / (lane["dimensions"] if lane["batched"] else 1))
     return LedgerWork(
         unended=int(unfinished) + int(unannounced),
-        units=sum(units for _, units, _, _, runs in going if runs),
-        done=sum(done for _, _, done, _, runs in going if runs),
+        units=sum(units for _, units, _, _, runs in active if runs),
+        done=sum(done for _, _, done, _, runs in active if runs),
         calls=[WaitingCalls(pools, n) for pools, n in calls.items() if n > 0],
     )
 

@@ -23,7 +23,7 @@ from dicast.app.reports.blind import Queue, QueuedItem, RatingRefused
 from dicast.app.reports.files import ReportChanged, check_run, reading
 from dicast.app.reports.finishing import TRIES, keep_computed
 from dicast.app.reports.ratings import RatingsChange, read_ratings, submitted_ratings
-from dicast.app.submission.sampling import SHOWN, NoSample, SampleWishes, write_sample
+from dicast.app.submission.sampling import SHOWN, NoSample, SampleOptions, write_sample
 from dicast.errors import DicastError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: in
     job = EvaluationJob.model_construct(items=known, dimensions=_shells(report.dimensions))
     with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
         path = Path(place) / "sample.jsonl"
-        write_sample(job, SampleWishes(size=min(size, len(known)), seed=seed), path)
+        write_sample(job, SampleOptions(size=min(size, len(known)), seed=seed), path)
         return queue_of_file(dicast, report, path)
 
 
@@ -99,7 +99,7 @@ def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
     """Return the dimensions as they are described to raters: as to judges, or what the report knows once the ledger
     has forgotten the job."""
     try:
-        spec, _ = dicast.ledger.described(report.job_id)
+        spec, _ = dicast.ledger.submitted_job(report.job_id)
     except UnknownJob:
         known: dict[str, Dimension] = {}
     else:

@@ -40,7 +40,7 @@ def items_of(dicast: Dicast, job: str, folder: Path) -> Iterator[Item]:
     except (OSError, ValidationError) as error:
         raise NoTexts(f"the job's items cannot be read: {type(error).__name__}") from None
     try:
-        spec, mark = dicast.ledger.described(job)
+        spec, mark = dicast.ledger.submitted_job(job)
     except UnknownJob:
         raise NoTexts(FORGOTTEN) from None
     yield from _of_file(spec, mark)

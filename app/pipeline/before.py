@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dicast.app.domain.board import Board
-from dicast.app.domain.chief import told_opinions
+from dicast.app.domain.board import Scoreboard
+from dicast.app.domain.chief import visible_opinions
 from dicast.app.domain.item import Item
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.domain.plan import Lane
-from dicast.app.domain.told_opinion import ToldOpinion
+from dicast.app.domain.told_opinion import VisibleOpinion
 from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.files import read_page
 
@@ -30,8 +30,8 @@ class Before:
     `board`, or the opinions that a chief is `told` of, by item; `told_to` is where reading for the next page begins."""
 
     items: int = 0
-    board: Board | None = None
-    told: Mapping[int, list[ToldOpinion]] = field(default_factory=dict)
+    board: Scoreboard | None = None
+    told: Mapping[int, list[VisibleOpinion]] = field(default_factory=dict)
     told_to: Places | None = None
 
     def shown(self, number: int, item: Item) -> Item:
@@ -52,7 +52,7 @@ def gathered(results_dir: str, job: JobRecord, lane: Lane, wanted: range, places
             whole = min(whole, end // other.units_per_item)
     told, size = {}, 0
     for item in range(wanted.start, whole):
-        told[item] = told_opinions(job.spec, given[item])
+        told[item] = visible_opinions(job.spec, given[item])
         size += sum(one.bytes for one in told[item])
         if size >= PIECE_BYTES:
             break

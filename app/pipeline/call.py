@@ -9,15 +9,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from dicast.app.domain.batching import named
+from dicast.app.domain.batching import batch_label
 from dicast.app.domain.board import ENDED, mark_of
-from dicast.app.domain.chief import heard
+from dicast.app.domain.chief import matching_opinions
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
-from dicast.app.domain.preference import own_score
+from dicast.app.domain.preference import unswapped_score
 from dicast.app.domain.probes import measured
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
@@ -63,10 +63,12 @@ class Call:
     """The item as the judge of this call sees it."""
 
     def __post_init__(self) -> None:
-        self.swapped = self.job.spec.turned(self.replicate)
-        self.shown = self.item.turned() if self.swapped else self.item
+        self.swapped = self.job.spec.is_swapped(self.replicate)
+        self.shown = self.item.swapped() if self.swapped else self.item
         if self.item.opinions is not None:
-            told = heard(self.item.opinions, self.replicate, [dimension.id for dimension in self.dimensions])
+            told = matching_opinions(
+                self.item.opinions, self.replicate, [dimension.id for dimension in self.dimensions]
+            )
             self.shown = self.shown.model_copy(update={"opinions": told})
 
     @property
@@ -80,7 +82,7 @@ class Call:
 
     @property
     def label(self) -> str:
-        return named(self.dimensions)
+        return batch_label(self.dimensions)
 
     def tell(self, text: str) -> None:
         self.told = text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
@@ -94,7 +96,7 @@ class Call:
 
     def scored(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
         """Return a unit's opinion in the form that the ledger stores."""
-        score = own_score(verdict.score, swapped=self.swapped)
+        score = unswapped_score(verdict.score, swapped=self.swapped)
         opinion = Opinion(
             judge=self.agent.name,
             criterion_id=dimension.id,
@@ -116,7 +118,7 @@ class Call:
             probe=self.item.probe,
         )
         result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
-        return self._marked(result, mark_of(score, dimension.scale.min)) if self.job.keeps_board else result
+        return self._marked(result, mark_of(score, dimension.scale.min)) if self.job.keeps_scoreboard else result
 
     def failed(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
@@ -130,7 +132,7 @@ class Call:
             pool=self.pool, latency_s=self.latency_s,
         )  # fmt: skip
         result = UnitResult(claim.position, claim.fence, content, scored=False)
-        return self._marked(result, ENDED) if self.job.keeps_board else result
+        return self._marked(result, ENDED) if self.job.keeps_scoreboard else result
 
     def _marked(self, result: UnitResult, mark: int) -> UnitResult:
         """Add the place and the mark that the job's score board needs."""
@@ -156,7 +158,7 @@ def unscored(
     )
     opinion = Opinion(
         **unit,
-        swapped=job.spec.turned(replicate),
+        swapped=job.spec.is_swapped(replicate),
         score=None,
         argument=argument,
         model=model,

@@ -9,7 +9,7 @@ from functools import partial
 from dicast.app.domain.item import Item
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId
+from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, MessageId
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.record import Recorder, retry_until_available
@@ -55,7 +55,7 @@ class Claimer:
         deferrals = [
             Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1)
             for c in claims
-            if c.verdict is ClaimAnswer.RUN
+            if c.verdict is ClaimVerdict.RUN
         ]
         if deferrals:
             await self._recorder.defer(ref, {}, deferrals, [Due(token, 0)])

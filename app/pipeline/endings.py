@@ -11,20 +11,20 @@ from dicast.app.domain.opinion import ErrorKind, Opinion
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
-from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, UnitResult
+from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, UnitResult
 from dicast.app.pipeline.call import Call, kept, payload, unscored
 from dicast.app.providers.base import ProviderFailure
 
 CLOSED = {
-    ClaimAnswer.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
-    ClaimAnswer.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
-    ClaimAnswer.POISON: (ErrorKind.LOST, "the workers that tried it died"),
-    ClaimAnswer.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
-    ClaimAnswer.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
-    ClaimAnswer.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
+    ClaimVerdict.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
+    ClaimVerdict.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
+    ClaimVerdict.POISON: (ErrorKind.LOST, "the workers that tried it died"),
+    ClaimVerdict.SPENT: (ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"),
+    ClaimVerdict.EXPIRED: (ErrorKind.DEADLINE, "its deadline has passed"),
+    ClaimVerdict.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
 }
 """The error that is recorded for a unit whose claim gets this answer; no call is made for it."""
-WISHED = frozenset({ClaimAnswer.CANCELLED, ClaimAnswer.REVOKED, ClaimAnswer.EXPIRED})
+WISHED = frozenset({ClaimVerdict.CANCELLED, ClaimVerdict.REVOKED, ClaimVerdict.EXPIRED})
 """Answers that follow from a request of a user or an operator; such a unit does not count as lost."""
 
 
@@ -95,7 +95,7 @@ def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
         criterion_id=job.spec.dimensions[unit.dimension].id,
         item_id=item.id,
         replicate=unit.replicate,
-        swapped=job.spec.turned(unit.replicate),
+        swapped=job.spec.is_swapped(unit.replicate),
         score=None,
         not_needed=True,
         probe=item.probe,

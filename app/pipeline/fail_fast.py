@@ -91,7 +91,7 @@ class FailFast:
 
     async def seems_broken(self, job: JobRecord, pool: str, model: str) -> bool:
         """Whether the job has had answers from other models of the pool, and none from this one."""
-        answered = (await self._store.look(job))[1] | self._known(job).answered
+        answered = (await self._store.load(job))[1] | self._known(job).answered
         return place(pool, model) not in answered and any(at.startswith(place(pool, "")) for at in answered)
 
     async def give_up(self, job: JobRecord, stop: Stop) -> None:
@@ -113,7 +113,7 @@ class FailFast:
             await retry_until_available(lambda: self._store.restored(pool))
         if at not in known.answered:
             known.answered.add(at)
-            await retry_until_available(lambda: self._store.answered(job, at))
+            await retry_until_available(lambda: self._store.mark_answered(job, at))
 
     async def failed(
         self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
@@ -152,7 +152,7 @@ class FailFast:
             await self._store.silence(job.id)
 
     async def _look(self, job: JobRecord, known: _Known) -> None:
-        known.stops, answered = await self._store.look(job)
+        known.stops, answered = await self._store.load(job)
         known.answered &= answered  # a resumed job starts without answers
         if job.spec.on_exhausted == "wait":
             pools = {name for lane in job.lanes for name in lane.pools}

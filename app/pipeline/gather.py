@@ -115,7 +115,7 @@ class Gatherer:
         finish, plan = await self._ledger.close_page(ref, len(stages), kept)
         if finish:
             return Gathered(finish=True)
-        if await self._ledger.asks(ref.job):  # all lanes wait for each other's pages
+        if await self._ledger.has_open_question(ref.job):  # all lanes wait for each other's pages
             return Gathered(later=range(len(stages)))
         return Gathered(False, plan, [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]])
 
@@ -276,7 +276,7 @@ class Gatherer:
             reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
-            dimensions=[ReportDimension.of(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
+            dimensions=[ReportDimension.from_dimension(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
             keep=[*job.spec.keep, *measures(job.spec.probes)],
             probes=list(job.spec.probes),
             groups=list(job.spec.groups),
@@ -287,7 +287,7 @@ class Gatherer:
             prompt=prompt_digest(job.spec),
             template=template_digest(job.spec),
             calibration=job.spec.calibration,
-            orders=("both" if job.spec.turns else "given") if job.spec.compares else None,
+            orders=("both" if job.spec.both_orders else "given") if job.spec.compares else None,
         )
 
     def _filed(
@@ -303,7 +303,7 @@ class Gatherer:
         return keep_computed(own_folder(*place), report)
 
     def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:
-        return ReportAgent.of(agent, map(self._models.model, agent.choices), chief=chief)
+        return ReportAgent.from_agent(agent, map(self._models.model, agent.choices), chief=chief)
 
     async def _keep_items(self, job: JobRecord) -> bool:
         """Write items that were submitted with the job to a file. They leave the store with the job, and are needed to
@@ -326,7 +326,7 @@ class Gatherer:
         if not record:
             await self._ledger.announced(job_id)
             return
-        end = Ended.of(record)
+        end = Ended.from_record(record)
         if end is None:  # submitted again, or resumed
             return
         continuations = await self._ledger.continuations(job_id)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dicast.app import datasets
-from dicast.app.domain.image import Image, ImageError, examined
+from dicast.app.domain.image import Image, ImageError, inspect_image
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.prompt import PlacedImage
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.app.ledger.records import JobRecord
 from dicast.app.providers.base import ImagePart
 from dicast.app.reports.folders import own_folder
@@ -60,7 +60,7 @@ class KeptImages:
             data = kept_image(own_folder(self._results_dir, job.id, job.incarnation), image.image)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise ImageError(f"image {shown(image.image, 80)} of the job's results cannot be read: {why}") from None
+            raise ImageError(f"image {excerpt(image.image, 80)} of the job's results cannot be read: {why}") from None
         return base64.b64encode(data).decode()
 
     def _remember(self, name: str, coded: str) -> None:
@@ -82,13 +82,13 @@ def keeping(job: JobRecord, folder: Path) -> Callable[[Item], Item]:
         data = datasets.read_image(image, beside, files=files)
         if data is None:
             return image
-        kept = examined(data, Path(image.image).name if image.form == "file" else None)
+        kept = inspect_image(data, Path(image.image).name if image.form == "file" else None)
         return image.model_copy(update={"image": keep_image(folder, data), "kept": kept})
 
     def kept(item: Item) -> Item:
         try:
             return item.with_images(keep)
         except ValueError as error:
-            raise ImageError(f"images: of the item {shown(repr(item.id), 80)}: {error}") from None
+            raise ImageError(f"images: of the item {excerpt(repr(item.id), 80)}: {error}") from None
 
     return kept

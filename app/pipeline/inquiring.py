@@ -17,9 +17,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from dicast.app import logs
-from dicast.app.domain.board import Board
+from dicast.app.domain.board import Scoreboard
 from dicast.app.domain.plan import Lane
-from dicast.app.domain.question import PAGE, JobAnswer, looks_again
+from dicast.app.domain.question import PAGE, JobAnswer, next_look
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, OpenQuestion
 from dicast.app.pipeline.record import retry_until_available
@@ -67,7 +67,7 @@ class Inquiries:
         spent = count >= enough or asked.calls >= (_most(job) or math.inf)
         if count < seen.next_look and not spent:
             return Look()
-        seen.next_look = looks_again(count)
+        seen.next_look = next_look(count)
         answer = await asyncio.to_thread(answered, job, asked, seen.copied(), spent=spent)
         if answer.state == "open" or count == job.items:  # everything is judged: the job ends like any other
             return Look()
@@ -91,8 +91,8 @@ class Inquiries:
         """Return the answer for the report, or None for a job without a question. Raises `NoLibraries`."""
         if job.spec.question is None:
             return None
-        asked = await self._ledger.asked(job.id)
-        found = JobAnswer.model_validate_json(asked.answer) if asked.answer is not None else None
+        asked = await self._ledger.question_state(job.id)
+        found = JobAnswer.model_validate_json(asked.stored_answer) if asked.stored_answer is not None else None
         if found is not None and found.state != "spent":
             return found
         scores = (await self._advanced(job)).copied()
@@ -101,8 +101,8 @@ class Inquiries:
     async def _open(self, job: JobRecord) -> OpenQuestion | None:
         if job.spec.question is None:
             return None
-        asked = await self._ledger.asked(job.id)
-        return asked if asked.answer is None else None
+        asked = await self._ledger.question_state(job.id)
+        return asked if asked.stored_answer is None else None
 
     async def _advanced(self, job: JobRecord) -> _Seen:
         """Read the scores of items that have been judged since the last call, and return all."""
@@ -111,7 +111,7 @@ class Inquiries:
         while len(self._seen) > KEPT_JOBS:
             del self._seen[next(iter(self._seen))]
         while (first := len(seen.scores)) < job.items:
-            board = await self._ledger.board(job, first, min(READ_TOGETHER, job.items - first))
+            board = await self._ledger.scoreboard(job, first, min(READ_TOGETHER, job.items - first))
             new = _complete(job, board)
             if len(seen.scores) == first:  # no concurrent call has extended it meanwhile
                 seen.scores.extend(new)
@@ -132,9 +132,9 @@ def _most(job: JobRecord) -> int | None:
     return job.spec.question.most_calls if job.spec.question is not None else None
 
 
-def _complete(job: JobRecord, board: Board) -> list[float]:
+def _complete(job: JobRecord, board: Scoreboard) -> list[float]:
     """Return the panel's scores of the board's first items, up to the first item with an open unit."""
-    agents, dimension = range(len(job.spec.agents)), job.spec.asked_dimension
+    agents, dimension = range(len(job.spec.agents)), job.spec.question_dimension
     rule = job.spec.panel_of(job.spec.dimensions[dimension])
     scores = []
     for item in range(board.first_item, board.first_item + board.items):
@@ -157,7 +157,7 @@ def answered(
     from dicast.app.assessment.inquiry import answer_of  # noqa: PLC0415  (takes long to load)
 
     assert job.spec.question is not None
-    dimension = job.spec.dimensions[job.spec.asked_dimension]
+    dimension = job.spec.dimensions[job.spec.question_dimension]
     passes = job.spec.panel_of(dimension).threshold is not None  # then the panel says 1 or 0
     bounds = (0, 1) if passes else (dimension.scale.min, dimension.scale.max)
     population = job.items if asked.pairs is None else asked.pairs

@@ -20,7 +20,7 @@ from dicast.app.domain.job import Deployment
 from dicast.app.domain.plan import Unit
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, MessageId
+from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
 from dicast.app.pipeline.ask import Asker
 from dicast.app.pipeline.call import Call
 from dicast.app.pipeline.claim import Claimer
@@ -104,11 +104,11 @@ class Judge:
         if not 0 <= order.deployment < len(choices):
             raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {len(choices)}")
         state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=order.early)
-        if order.came_back and claims and all(c.verdict is ClaimAnswer.OWNED for c in claims):
+        if order.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
             state, item, claims = await self._claimer.claim_of_the_dead(ref, token, positions, unit.item)
         if state is None or item is None:
             return NextSteps(counts=True)
-        run = [c for c in claims if c.verdict is ClaimAnswer.RUN]
+        run = [c for c in claims if c.verdict is ClaimVerdict.RUN]
         call = _call(order, unit, choices[order.deployment], item, run)
         if len(run) == len(claims):
             return call
@@ -119,7 +119,7 @@ class Judge:
         """End the units that get no call, and return the next steps for a message of which nothing is to be called."""
         ended = [c for c in claims if c.verdict in CLOSED]
         recorded = await self._settler.close(call, ended) if ended else None
-        settled = all(c.verdict is ClaimAnswer.DONE or c.verdict in CLOSED for c in claims)
+        settled = all(c.verdict is ClaimVerdict.DONE or c.verdict in CLOSED for c in claims)
         return replace(
             NextSteps.after(recorded, counts=settled), told=call.told or "nothing to do", errors=tuple(call.errors)
         )

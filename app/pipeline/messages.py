@@ -18,7 +18,7 @@ from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from dicast.app.domain.batching import named
+from dicast.app.domain.batching import batch_label
 from dicast.app.domain.deployments import Choice
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.image import image_tokens
@@ -187,7 +187,7 @@ class Messages:
         judge = job.spec.agents[unit.agent]
         agent = judge.name
         asked = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
-        dimension = named(asked)
+        dimension = batch_label(asked)
         header = {
             "job": job.id,
             "project": job.spec.project,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.ledger.records import MessageId, Recorded, Written
+from dicast.app.ledger.records import MessageId, Recorded, WriteVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NextSteps:
         if recorded is None:
             return cls(counts)
         # The chord counts the task with the newest claim only.
-        counts = counts and not {Written.STALE, Written.GONE}.issuperset(recorded.written)
+        counts = counts and not {WriteVerdict.STALE, WriteVerdict.GONE}.issuperset(recorded.written)
         return cls(counts, plan=recorded.plan, gather=recorded.gather)
 
 

@@ -186,7 +186,7 @@ class Planner:
         marks = stages.marks(job, lane, results)
         opened = await retry_until_available(
             lambda: self._ledger.open_page(
-                ref, first, units, rest, low_water, items, results, attempt, failed=failed, spared=spared, marks=marks
+                ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=spared, marks=marks
             )
         )
         if opened < 0:

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from dicast.app.ledger.client import JobLost
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Recorded, Written
+from dicast.app.ledger.records import Recorded, WriteVerdict
 from dicast.app.pipeline.gather import RETENTION_S, Gatherer
 from dicast.app.pipeline.messages import Messages, Sender
 from dicast.app.pipeline.record import Recorder
@@ -61,7 +61,7 @@ class Adoption:
                     logger.error("%s holds no answer: %s", path, error)
                     self._spool.refuse(path)
                     continue
-                what = "is stored" if Written.NEW in recorded.written else "came too late"
+                what = "is stored" if WriteVerdict.NEW in recorded.written else "came too late"
                 logger.warning("an answer of %s was on disk, and %s", ref, what,
                                extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
                 self._metrics.adopted(counted=recorded.news)

@@ -20,7 +20,7 @@ from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, de
 from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Claim, ClaimAnswer, Deferral, Due, MessageId, Recorded
+from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, MessageId, Recorded
 from dicast.app.pipeline.blame import Blame, Blames
 from dicast.app.pipeline.call import Call, spent
 from dicast.app.pipeline.endings import WISHED, closed, given_up, not_asked
@@ -52,7 +52,7 @@ class Settler:
     # ------------------------------------------------------------------ without a call
     async def close(self, call: Call, claims: Sequence[Claim]) -> Recorded:
         """End units whose claim was answered by one of `CLOSED`."""
-        expired = any(c.verdict is ClaimAnswer.EXPIRED for c in claims)
+        expired = any(c.verdict is ClaimVerdict.EXPIRED for c in claims)
         trouble = await self._blames.down(call.pool) if expired else ""
         lane = call.job.lanes[call.ref.lane]
         results = closed(call, lane, claims, self._models.model(call.deployment), trouble)
@@ -164,7 +164,7 @@ class Settler:
         soon."""
         try:
             async with asyncio.timeout(ASKED_IN_S):
-                return await self._ledger.calls_again(call.ref, [c.position for c in call.claims])
+                return await self._ledger.may_call(call.ref, [c.position for c in call.claims])
         except (RedisError, TimeoutError):
             return True
 

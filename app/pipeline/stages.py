@@ -12,7 +12,7 @@ from itertools import takewhile
 import orjson
 
 from dicast.app.domain import chief
-from dicast.app.domain.board import ENDED, NOT_NEEDED, Board, mark_of
+from dicast.app.domain.board import ENDED, NOT_NEEDED, Scoreboard, mark_of
 from dicast.app.domain.escalation import is_needed
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import Lane
@@ -21,17 +21,17 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.endings import not_needed, not_told
 
 
-async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Board:
+async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Scoreboard:
     """Return the board of the first items of a lane's next page, as far as all their units of earlier stages have
     ended. Raises redis errors."""
-    board = await ledger.board(job, items.start, len(items))
+    board = await ledger.scoreboard(job, items.start, len(items))
     earlier = [agent for other in job.lanes if other.stage < lane.stage for agent in other.agents]
     count = sum(1 for _ in takewhile(lambda item: board.has_ended(item, earlier), items))
-    return Board(board.layout, board.lowest, board.first_item, count, board.data)
+    return Scoreboard(board.layout, board.lowest, board.first_item, count, board.data)
 
 
 def spared(
-    job: JobRecord, lane: Lane, board: Board, items: Mapping[int, Item], positions: range, results: Container[int]
+    job: JobRecord, lane: Lane, board: Scoreboard, items: Mapping[int, Item], positions: range, results: Container[int]
 ) -> dict[int, bytes]:
     """Return the results of units that are not needed, by position, except those that have `results` already."""
     stages = job.stages
@@ -57,14 +57,14 @@ def unheard(
         unit = lane.unit(position)
         told = items[unit.item].opinions
         criterion = job.spec.dimensions[unit.dimension].id
-        if told is not None and position not in results and chief.unheard(told, unit.replicate, criterion):
+        if told is not None and position not in results and chief.has_no_opinion(told, unit.replicate, criterion):
             found[position] = not_told(job, lane, position, items[unit.item])
     return found
 
 
 def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
     """Return the places and marks on the job's score board for results that exist when a page is opened."""
-    if not job.keeps_board:
+    if not job.keeps_scoreboard:
         return []
     return [
         (job.layout.place(unit), _mark(orjson.loads(payload)["opinion"], job.spec.dimensions[unit.dimension].scale.min))

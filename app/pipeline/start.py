@@ -55,7 +55,7 @@ class Terms:
     def bounds(self, job: JobRecord) -> Bounds:
         """Return the bounds that the job sets, with this worker's settings for those that it does not set."""
         spec, settings = job.spec, self._settings
-        return Bounds.of(
+        return Bounds.from_options(
             unit_deadline_s=settings.unit_deadline if spec.unit_deadline is None else spec.unit_deadline,
             finish_by=spec.finish_by,
             max_pool_down_s=settings.max_pool_down if spec.max_pool_down is None else spec.max_pool_down,

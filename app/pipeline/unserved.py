@@ -46,7 +46,7 @@ class Unserved:
         """Publish which pools this worker knows, every `tell_pools_every_s`."""
         now = asyncio.get_running_loop().time()
         if now >= self._tell_at:
-            await self._troubles.tell_of_pools(self._known)
+            await self._troubles.announce_pools(self._known)
             self._tell_at = now + self._intervals.tell_pools_every_s
 
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
@@ -65,7 +65,7 @@ class Unserved:
         """Return why the units of a lane that this worker does not serve are rejected, or "" while they wait for a
         worker that serves it. Records that they wait."""
         names = ", ".join(sorted(set(lane.pools)))
-        unseen_ms = await self._troubles.unseen_ms(lane.pools)
+        unseen_ms = await self._troubles.unannounced_ms(lane.pools)
         if unseen_ms < self._intervals.pool_seen_ms:
             return ""
         if unseen_ms < self._intervals.pool_gone_ms:

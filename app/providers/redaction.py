@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 
 MAX_MESSAGE_CHARS = 300
 _SHOWN_CHARS = 270  # leaves room for the note that something was cut off
@@ -34,7 +34,7 @@ class Redactor:
         for secret in self._secrets:
             cut = _without(cut, secret, _SHORTEST_KEY_PIECE)
         cut = _LOOKS_LIKE_A_KEY.sub(_MASK, cut)
-        return shown(_without(cut[: 2 * _SHOWN_CHARS], judged_text, _SHORTEST_ECHO), _SHOWN_CHARS)
+        return excerpt(_without(cut[: 2 * _SHOWN_CHARS], judged_text, _SHORTEST_ECHO), _SHOWN_CHARS)
 
 
 def _without(message: str, source: str, shortest: int) -> str:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
-from dicast.app.domain.calibrated import circumstances
+from dicast.app.domain.calibrated import scoring_context
 from dicast.app.domain.calibration import CalibrationMap, Method
 from dicast.app.domain.findings import NotCalibrated, PanelFront
 from dicast.app.domain.judge_statistics import JobStatistics
@@ -174,7 +174,7 @@ def calibrate(
     with reading(folder, report):
         scores = learned(load_scores(folder, report, by=[]))
     chosen = replace(scores, dimensions=tuple(of for of in scores.dimensions if of.dimension.id in dimensions))
-    found = list(calibrations(chosen, circumstances(report), method))
+    found = list(calibrations(chosen, scoring_context(report), method))
     return (
         [one for one in found if isinstance(one, CalibrationMap)],
         [one for one in found if isinstance(one, NotCalibrated)],

@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from dicast.app.domain.opinion import EvaluationError, Opinion
-from dicast.app.domain.probes import tried
+from dicast.app.domain.probes import variant_probes
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
 from dicast.app.reports.durable import replacing, sync_folder
 from dicast.app.reports.folders import folder_name, job_folder, own_folder, run_of, writing
@@ -447,7 +447,7 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
     builder = ReportBuilder(summary)
     with contextlib.ExitStack() as lock:
         with contextlib.ExitStack() as written:
-            names = [_OPINIONS, _ERRORS, _PARQUET, *([PROBES] if tried(summary.probes) else [])]
+            names = [_OPINIONS, _ERRORS, _PARQUET, *([PROBES] if variant_probes(summary.probes) else [])]
             opinions, errors, *tables = outs = [written.enter_context(replacing(folder / name)) for name in names]
             with contextlib.ExitStack() as closed:
                 columns = _Sorted(*(closed.enter_context(Columns(table, summary.keep)) for table in tables))

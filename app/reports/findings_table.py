@@ -78,11 +78,11 @@ def _comparison(found: RunsCompared, style: TableStyle) -> Iterator[RenderableTy
         alone = f"{shift.only_first:,} + {shift.only_second:,}" if shift.only_first or shift.only_second else "-"
         table.add_row(
             style.show(shift.dimension, NAME_MAX), style.show(shift.judge, NAME_MAX),
-            f"{shift.shift.items:,}" if shift.shift.known else "-", style.show(told(shift.shift)), p, alone,
+            f"{shift.shift.items:,}" if shift.shift.is_known else "-", style.show(told(shift.shift)), p, alone,
         )  # fmt: skip
     yield table
-    if found.spared_told is not None:
-        yield _line(found.spared_told, style)
+    if found.skipped_sentence is not None:
+        yield _line(found.skipped_sentence, style)
     yield Text()
     if not found.moved:
         yield Text("No item moved.")
@@ -106,7 +106,7 @@ def _front(found: PanelFront, style: TableStyle, unit: str) -> Iterator[Renderab
         yield _line(f"All judges were asked on the {found.audited:,} items of the audit alone, a random sample.", style)
     if found.front:
         yield _options(found, style, unit)
-    if found.person.known:
+    if found.person.is_known:
         others = "the mean of the other people; panels are measured by that of all, which errs less"
         yield _line(f"A person reaches {told(found.person)} against {others}.", style)
     if found.enough is not None:

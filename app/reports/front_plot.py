@@ -51,7 +51,7 @@ def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
 def _draw(front: PanelFront, axis: Any, unit: str) -> None:
     costs, apparent = zip(*front.tried, strict=True)
     axis.scatter(costs, apparent, s=12, color="0.78", label="tried (as seen by the items that choose)", zorder=1)
-    known = [option for option in front.front if option.agreement.known]
+    known = [option for option in front.front if option.agreement.is_known]
     if known:
         values = [option.agreement.value or 0.0 for option in known]
         below = [value - (option.agreement.low or 0.0) for value, option in zip(values, known, strict=True)]
@@ -64,7 +64,7 @@ def _draw(front: PanelFront, axis: Any, unit: str) -> None:
                 printable(named(option), MOST_NAMED).replace("$", r"\$"), (place, value), xytext=(5, -12),
                 textcoords="offset points", fontsize=8,
             )  # fmt: skip
-    if front.person.known:
+    if front.person.is_known:
         axis.axhline(
             front.person.value, color="tab:orange", linestyle="--", linewidth=1, label="a person with the others"
         )

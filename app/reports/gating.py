@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dicast.app.domain.calibrated import fits_of
-from dicast.app.domain.calibration import told as parts_told
+from dicast.app.domain.calibration import describe_differences as parts_told
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.gate import LEVEL, Check, GateVerdict, JobGate
 from dicast.app.domain.report import Report, ReportDimension

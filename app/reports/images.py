@@ -9,7 +9,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from dicast.app.domain.image import KEPT
+from dicast.app.domain.image import DIGEST_PREFIX
 from dicast.app.reports.durable import replacing
 from dicast.workers.system.private_files import make_folder
 
@@ -26,12 +26,12 @@ def keep_image(folder: Path, data: bytes) -> str:
         make_folder(path.parent)
         with replacing(path) as file:
             file.write(data)
-    return f"{KEPT}{digest}"
+    return f"{DIGEST_PREFIX}{digest}"
 
 
 def kept_image(folder: Path, reference: str) -> bytes:
     """Return the bytes of a stored image. Raises OSError if it is gone, ValueError if its bytes have changed."""
-    digest = reference.removeprefix(KEPT)
+    digest = reference.removeprefix(DIGEST_PREFIX)
     if not _DIGEST.fullmatch(digest):
         raise ValueError("it has no digest")
     data = (folder / _FOLDER / digest).read_bytes()

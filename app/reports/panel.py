@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import CalibrationMap
 from dicast.app.domain.panel import commonest
-from dicast.app.domain.preference import settled
+from dicast.app.domain.preference import combined_score
 from dicast.app.domain.printable import cell
 from dicast.app.domain.report import DimensionReport, PanelCell, Report, ReportDimension
 from dicast.app.reports.durable import replacing
@@ -63,7 +63,7 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     """Yield the panel's scores, in the order in which the items first occur.
 
     The replicates of a judge are combined first: into their mean, or into the commonest score where scores are labels;
-    opinions on a pair in both orders are `settled`. Memory is some 25 bytes an opinion, and the items' ids. Raises
+    opinions on a pair in both orders are combined. Memory is some 25 bytes an opinion, and the items' ids. Raises
     `NotLearned` where a rule learns from the whole job and `dicast report` has not been run.
     """
     table = pq.read_table(folder / OPINIONS, columns=["item_id", "criterion_id", "judge", "replicate", "score"])
@@ -103,7 +103,7 @@ def _as_one(rounds: dict[int, int], *, words: bool, turns: bool) -> float:
     to the tie."""
     if words and not turns:
         return commonest(list(rounds.values()))
-    score = settled(rounds, turns=turns)
+    score = combined_score(rounds, both_orders=turns)
     return float(int(score)) if words else score
 
 
@@ -119,7 +119,7 @@ def _maps(report: Report) -> dict[str, CalibrationMap | None]:
     calibration = report.calibration
     if calibration is None:
         return {}
-    return {d.id: fits_of(report, d)[-1].applied(calibration) for d in report.dimensions}
+    return {d.id: fits_of(report, d)[-1].usable_map(calibration) for d in report.dimensions}
 
 
 def _schema(report: Report) -> pa.Schema:

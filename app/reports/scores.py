@@ -32,7 +32,7 @@ from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.escalation import is_audited
 from dicast.app.domain.families import family_of
 from dicast.app.domain.panel import half_of
-from dicast.app.domain.probes import MEASURES, SelfPreference, authors, measures, names
+from dicast.app.domain.probes import MEASURES, SelfPreference, measures, names, self_preference_probe
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
@@ -70,7 +70,7 @@ def load_scores(
     for name in wanted:
         if name not in report.keep:
             raise NotKept(name, report.keep)
-    family, looked_for = authors(report.probes), names(report.probes)
+    family, looked_for = self_preference_probe(report.probes), names(report.probes)
     wanted += [*measures(report.probes), *([family.author] if family is not None else [])]
     sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
     wanted += [*(sides or ()), *(["list"] if "list" in report.keep else [])]

@@ -109,7 +109,7 @@ def _voices(of: DimensionStatistics, style: TableStyle, width: int) -> Table:
         "bias": [_told(voice.bias) for voice in rows],
         "kappa": [_told(voice.kappa) for voice in rows],
         "limits": [
-            f"{_plain(voice.lower_limit)} to {_plain(voice.upper_limit)}" if voice.lower_limit.known else "-"
+            f"{_plain(voice.lower_limit)} to {_plain(voice.upper_limit)}" if voice.lower_limit.is_known else "-"
             for voice in rows
         ],
         "Spearman": [_told(voice.spearman) for voice in rows],
@@ -158,7 +158,7 @@ def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text
     table.add_column("points", justify="right")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
     for probe in of.probes:
-        points = _told(probe.effect) if probe.effect.known else probe.effect.reason or "-"
+        points = _told(probe.effect) if probe.effect.is_known else probe.effect.reason or "-"
         table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, _chance(probe.p))
     yield table
     yield Text()
@@ -213,7 +213,7 @@ def _calibrated(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | 
     for title in ("mean", "raw", "bias"):
         table.add_column(title, justify="right", no_wrap=title != "mean")
     for voice in of.calibrated:
-        mean = _told(voice.calibrated) if voice.calibrated.known else voice.calibrated.reason or "-"
+        mean = _told(voice.calibrated) if voice.calibrated.is_known else voice.calibrated.reason or "-"
         table.add_row(style.show(voice.name, NAME_MAX), style.show(mean), _told(voice.raw), _told(voice.bias))
     yield table
     yield Text()

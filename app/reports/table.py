@@ -106,7 +106,7 @@ class ReportView:
         report, style = self._report, TableStyle(options.ascii_only)
         yield from _head(report, style)
         if report.answer is not None:
-            yield style.show(report.answer.told(), _ANSWER_MAX)
+            yield style.show(report.answer.sentence(), _ANSWER_MAX)
         if report.unpublished:
             yield Text("What was judged was drawn at random, in random order.", style="dim")
         for stop in report.stopped[:MAX_ROWS]:

@@ -111,7 +111,7 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
     if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
         return SubmittedJob.model_validate(known)
-    document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), wanted=job_file.JOB)
+    document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), expected=job_file.JOB)
     document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
     job = _permitted(parts, claims, validated(document))
     try:

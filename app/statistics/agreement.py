@@ -53,7 +53,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class InterRaterAgreement:
     """The agreement among several raters. `missing` is the share of cells without a rating."""
 
     alpha: Result
@@ -80,10 +80,10 @@ def judge_with_people(
     `levels` are the scale's values, ascending; None for a scale of fractions, which has no kappa.
     """
     item, who = np.nonzero(~np.isnan(people))
-    others, own = _mean_of_others(people, item, who), people[item, who]
-    others = np.where(np.isnan(others), own, others)
+    others, scores = _mean_of_others(people, item, who), people[item, who]
+    others = np.where(np.isnan(others), scores, others)
     missing = float((np.isnan(judge) | np.isnan(people).all(axis=1)).mean()) if len(judge) else 0.0
-    with_mean, with_one = _Pairs(judge[item], others, item), _Pairs(judge[item], own, item)
+    with_mean, with_one = _Pairs(judge[item], others, item), _Pairs(judge[item], scores, item)
     return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng)
 
 
@@ -95,21 +95,23 @@ def person_with_others(
     item, who = np.nonzero(~np.isnan(people))
     if person is not None:
         item, who = item[who == person], who[who == person]
-    own = people[item, who]
+    scores = people[item, who]
     other = [np.flatnonzero(who != column) for column in range(people.shape[1])]
     pair = np.concatenate([np.empty(0, dtype=np.int64), *other])
     column = np.repeat(np.arange(len(other)), [len(places) for places in other])
-    with_mean = _Pairs(own, _mean_of_others(people, item, who), item)
-    with_one = _Pairs(own[pair], people[item[pair], column], item[pair])
+    with_mean = _Pairs(scores, _mean_of_others(people, item, who), item)
+    with_one = _Pairs(scores[pair], people[item[pair], column], item[pair])
     missing = float(np.isnan(people).mean()) if people.size else 0.0
     return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng)
 
 
-def among(scores: Floats, level: Level, levels: Floats | None, rng: np.random.Generator) -> Among:
+def inter_rater_agreement(
+    scores: Floats, level: Level, levels: Floats | None, rng: np.random.Generator
+) -> InterRaterAgreement:
     """Return the agreement among raters (columns): judges, people, or the replicates of one judge (its
     self-consistency)."""
     numeric = level != "nominal"
-    return Among(
+    return InterRaterAgreement(
         alpha=NO_LEVELS if levels is None and level != "interval" else alpha(scores, _or_none(levels), level, rng),
         fleiss=NO_LEVELS if levels is None else fleiss(scores, levels, rng),
         icc_single=icc(scores, rng) if numeric else NO_DISTANCES,
@@ -132,22 +134,24 @@ def confusion(x: Floats, y: Floats, levels: Floats) -> Ints | None:
 
 def _comparison(
     mean: _Pairs,
-    one: _Pairs,
+    single: _Pairs,
     commonest: float,
     missing: float,
     level: Level,
     levels: Floats | None,
     rng: np.random.Generator,
 ) -> Comparison:
-    counted = Differences(NO_DISTANCES, NO_DISTANCES, NO_DISTANCES)
+    no_differences = Differences(NO_DISTANCES, NO_DISTANCES, NO_DISTANCES)
     nominal = level == "nominal"
     return Comparison(
         pearson=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "pearson", rng, item=mean.item),
         spearman=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "spearman", rng, item=mean.item),
         kendall=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "kendall", rng, item=mean.item),
-        kappa=NO_LEVELS if levels is None else cohen(one.x, one.y, levels, WEIGHTINGS[level], rng, item=one.item),
-        differences=counted if nominal else differences(mean.x, mean.y, rng, item=mean.item),
-        confusion=None if levels is None else confusion(one.x, one.y, levels),
+        kappa=NO_LEVELS
+        if levels is None
+        else cohen(single.x, single.y, levels, WEIGHTINGS[level], rng, item=single.item),
+        differences=no_differences if nominal else differences(mean.x, mean.y, rng, item=mean.item),
+        confusion=None if levels is None else confusion(single.x, single.y, levels),
         base_rate=commonest,
         items=len(np.unique(mean.item[~(np.isnan(mean.x) | np.isnan(mean.y))])),
         missing=missing,

@@ -29,15 +29,15 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
     pairable = matrix[(~np.isnan(matrix)).sum(axis=1) >= 2]
     if len(pairable) < 3:
         return Unknown(f"only {len(pairable)} items have ratings by two or more")
-    given = pairable[~np.isnan(pairable)]
-    if np.ptp(given) == 0:
+    scores = pairable[~np.isnan(pairable)]
+    if np.ptp(scores) == 0:
         return Unknown("everybody gave every item the same score")
     if level == "interval":
         value = krippendorff.alpha(reliability_data=pairable.T, level_of_measurement="interval")
         return interval(float(value), len(pairable), rows(interval_alpha_sums, pairable), rng, shape="correlation")
-    if codes(given, levels) is None:
+    if codes(scores, levels) is None:
         return Unknown("some scores are none of the scale's levels, as a mean is")
-    counts = np.stack([(pairable == one).sum(axis=1) for one in levels], axis=1)
+    counts = np.stack([(pairable == score).sum(axis=1) for score in levels], axis=1)
     used = counts.any(axis=0)
     value = krippendorff.alpha(
         value_counts=counts[:, used], value_domain=levels[used].tolist(), level_of_measurement=level
@@ -47,18 +47,18 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
 
 
 def interval_alpha_sums(matrix: Floats) -> Sums:
-    given = ~np.isnan(matrix)
-    values = np.where(given, matrix - np.nanmean(matrix), 0.0)
-    raters, total, squares = given.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
+    present = ~np.isnan(matrix)
+    values = np.where(present, matrix - np.nanmean(matrix), 0.0)
+    raters, total, squares = present.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
     within = 2 * (raters * squares - total**2) / (raters - 1)
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         n, s, q, observed = sums.T
         expected = 2 * (n * q - s**2) / (n - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(1 - observed / expected)
 
-    return Sums(np.stack([raters, total, squares, within], axis=1), of)
+    return Sums(np.stack([raters, total, squares, within], axis=1), evaluate)
 
 
 def alpha_sums(counts: Floats, level: Level) -> Sums:
@@ -68,7 +68,7 @@ def alpha_sums(counts: Floats, level: Level) -> Sums:
     upper = np.triu_indices(levels)  # coincidences are symmetric, and their rows sum to the margins
     coincidences = within[:, *upper] / (counts.sum(axis=1) - 1)[:, None]
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         observed = np.zeros((len(sums), levels, levels))
         observed[:, *upper] = sums
         observed += np.triu(observed, 1).transpose(0, 2, 1)
@@ -78,7 +78,7 @@ def alpha_sums(counts: Floats, level: Level) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(1 - (observed * apart).sum(axis=(1, 2)) / by_chance)
 
-    return Sums(coincidences, of)
+    return Sums(coincidences, evaluate)
 
 
 def _distances(margins: Floats, level: Level) -> Floats:

@@ -37,7 +37,7 @@ class Capital:
         self.supposed = supposed
         self.population = population
         self.above = self.below = 0.0
-        self._seen = 0
+        self._count = 0
         self._sum = 0.0
         self._stakes = np.zeros((2, len(FRACTIONS)))
 
@@ -57,22 +57,22 @@ class Capital:
         # What is left cannot have a mean below 0 or above 1: then the supposed mean is impossible.
         capital[0, fair < -NEARLY] = capital[1, fair > 1 + NEARLY] = np.inf
         self.above, self.below = max(self.above, capital[0].max()), max(self.below, capital[1].max())
-        self._seen += len(scores)
+        self._count += len(scores)
         self._sum += float(scores.sum())
         if self.population is not None:
             rest = self.population * self.supposed - self._sum
             self.above = np.inf if rest < -NEARLY * self.population else self.above
-            self.below = np.inf if rest > self.population - self._seen + NEARLY * self.population else self.below
+            self.below = np.inf if rest > self.population - self._count + NEARLY * self.population else self.below
 
     def _fair(self, scores: Floats) -> Floats:
         """Return the mean of the remaining scores before each score, if the supposed mean is right."""
         if self.population is None:
             return np.full(len(scores), self.supposed)
-        left = self.population - self._seen - np.arange(len(scores))
-        if left[-1] < 1:
+        remaining = self.population - self._count - np.arange(len(scores))
+        if remaining[-1] < 1:
             raise ValueError(f"more scores than the {self.population} items there are")
         before = self._sum + np.cumsum(scores) - scores
-        return np.asarray((self.population * self.supposed - before) / left)
+        return np.asarray((self.population * self.supposed - before) / remaining)
 
 
 def _log_mean(logs: Floats) -> Floats:
@@ -95,9 +95,9 @@ def sequence(scores: Floats, population: int | None = None, confidence: float = 
     enough = needed(confidence)
 
     def capital(supposed: float) -> Capital:
-        found = Capital(supposed, population)
-        found.feed(scores)
-        return found
+        bets = Capital(supposed, population)
+        bets.feed(scores)
+        return bets
 
     # The larger the supposed mean, the less a bet on more than it earns: halving finds where that is not enough.
     low = _first(lambda m: capital(m).above < enough)

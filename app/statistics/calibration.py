@@ -82,10 +82,10 @@ def cross_fitted(
     for part in np.array_split(rng.permutation(rated), min(folds, len(rated))):
         others = people.copy()
         others[part] = np.nan
-        found = learn(judge, others, method)
-        if isinstance(found, Unknown):
-            return found
-        result[part] = found.apply(judge[part])
+        fold_map = learn(judge, others, method)
+        if isinstance(fold_map, Unknown):
+            return fold_map
+        result[part] = fold_map.apply(judge[part])
     return result
 
 

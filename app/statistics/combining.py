@@ -36,9 +36,9 @@ def combine_trimmed(scores: Floats, share: float = TRIMMED_SHARE) -> Floats:
     counts = (~np.isnan(scores)).sum(axis=1)
     for count in np.unique(counts[counts > 0]):
         rows = counts == count
-        given = np.sort(scores[rows], axis=1)[:, :count]
+        ordered = np.sort(scores[rows], axis=1)[:, :count]
         cut = max(int(count * share), 1) if count > 2 else 0
-        result[rows] = given[:, cut : count - cut].mean(axis=1)
+        result[rows] = ordered[:, cut : count - cut].mean(axis=1)
     return result
 
 
@@ -63,9 +63,9 @@ def weighted_mean(scores: Floats, weights: Floats) -> Floats:
     others."""
     if len(weights) != scores.shape[1] or not (np.isfinite(weights) & (weights >= 0)).all() or weights.sum() == 0:
         raise ValueError("weights are finite numbers, 0 or more, one a judge, and not all 0")
-    given = ~np.isnan(scores)
-    total = given @ weights
-    sums = np.where(given, scores, 0.0) @ weights
+    present = ~np.isnan(scores)
+    total = present @ weights
+    sums = np.where(present, scores, 0.0) @ weights
     return np.asarray(np.divide(sums, total, out=np.full(len(scores), np.nan), where=total > 0))
 
 

@@ -37,19 +37,21 @@ def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *, i
 
 
 def _value(kind: Kind, x: Floats, y: Floats) -> float:
-    of = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr, "kendall": scipy.stats.kendalltau}[kind]
-    return float(of(x, y).statistic)
+    function = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr, "kendall": scipy.stats.kendalltau}[
+        kind
+    ]
+    return float(function(x, y).statistic)
 
 
 def pearson_sums(x: Floats, y: Floats) -> Sums:
     x, y = x - x.mean(), y - y.mean()
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         mx, my, xx, yy, xy = (sums[:, 1:] / sums[:, :1]).T
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((xy - mx * my) / np.sqrt((xx - mx * mx) * (yy - my * my)))
 
-    return Sums(np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1), of)
+    return Sums(np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1), evaluate)
 
 
 def spearman_sums(x: Floats, y: Floats) -> Sums:
@@ -57,14 +59,14 @@ def spearman_sums(x: Floats, y: Floats) -> Sums:
     member, xs, ys = _cells(x, y)
     ranks_x, ranks_y = _midranks(xs), _midranks(ys)
 
-    def of(counts: Floats) -> Floats:
+    def evaluate(counts: Floats) -> Floats:
         middle = (counts.sum(axis=1, keepdims=True) + 1) / 2
         rx, ry = ranks_x(counts) - middle, ranks_y(counts) - middle
         wx, wy = counts * rx, counts * ry
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((wx * ry).sum(axis=1) / np.sqrt((wx * rx).sum(axis=1) * (wy * ry).sum(axis=1)))
 
-    return Sums(member, of, symmetric=True)
+    return Sums(member, evaluate, symmetric=True)
 
 
 def kendall_sums(x: Floats, y: Floats) -> Sums:
@@ -73,12 +75,12 @@ def kendall_sums(x: Floats, y: Floats) -> Sums:
     sign_x, sign_y = np.sign(np.subtract.outer(xs, xs)), np.sign(np.subtract.outer(ys, ys))
     forms = sign_x * sign_y, np.abs(sign_x), np.abs(sign_y)
 
-    def of(counts: Floats) -> Floats:
+    def evaluate(counts: Floats) -> Floats:
         concordance, pairs_x, pairs_y = (((counts @ form) * counts).sum(axis=1) for form in forms)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(concordance / np.sqrt(pairs_x * pairs_y))
 
-    return Sums(member, of, symmetric=True)
+    return Sums(member, evaluate, symmetric=True)
 
 
 def _cells(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:

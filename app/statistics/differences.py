@@ -50,8 +50,8 @@ def limit_sums(apart: Floats, places: float) -> Sums:
     """Return the mean of the differences plus `places` standard deviations."""
     middle = apart.mean()
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         n, mean, squares = sums[:, 0], sums[:, 1] / sums[:, 0], sums[:, 2] / sums[:, 0]
         return np.asarray(middle + mean + places * np.sqrt((squares - mean**2).clip(0) * n / (n - 1)))
 
-    return Sums(np.stack([np.ones(len(apart)), apart - middle, (apart - middle) ** 2], axis=1), of)
+    return Sums(np.stack([np.ones(len(apart)), apart - middle, (apart - middle) ** 2], axis=1), evaluate)

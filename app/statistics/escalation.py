@@ -24,43 +24,45 @@ Settled = Callable[[Sequence[float], int], bool]
 """A function from the scores so far and the number of remaining judges to whether the outcome is settled."""
 
 
-def majority_settled(scores: Sequence[float], left: int) -> bool:
+def majority_settled(scores: Sequence[float], remaining: int) -> bool:
     """Return whether the commonest score stays the only commonest one, whatever the remaining judges say."""
     if not scores:
-        return left == 0
+        return remaining == 0
     counts = sorted((np.unique(np.asarray(scores), return_counts=True)[1]).tolist(), reverse=True)
     second = counts[1] if len(counts) > 1 else 0
-    return left == 0 or counts[0] > second + left
+    return remaining == 0 or counts[0] > second + remaining
 
 
-def votes_settled(scores: Sequence[float], left: int, *, passing: float, needed: int) -> bool:
+def votes_settled(scores: Sequence[float], remaining: int, *, passing: float, needed: int) -> bool:
     """Return whether it is certain that `needed` judges give `passing` or more, or that they do not."""
     passed = sum(score >= passing for score in scores)
-    return passed >= needed or passed + left < needed
+    return passed >= needed or passed + remaining < needed
 
 
-def mean_settled(scores: Sequence[float], left: int, *, threshold: float, low: float, high: float) -> bool:
+def mean_settled(scores: Sequence[float], remaining: int, *, threshold: float, low: float, high: float) -> bool:
     """Return whether the full panel's mean is certain to reach `threshold`, or not to, on a scale from `low` to
     `high`."""
-    panel, total = len(scores) + left, sum(scores)
+    panel, total = len(scores) + remaining, sum(scores)
     margin = 1e-9 * (high - low) * panel
-    return total + left * low >= threshold * panel - margin or total + left * high < threshold * panel - margin
+    return (
+        total + remaining * low >= threshold * panel - margin or total + remaining * high < threshold * panel - margin
+    )
 
 
-def median_settled(scores: Sequence[float], left: int, *, threshold: float, low: float, high: float) -> bool:
+def median_settled(scores: Sequence[float], remaining: int, *, threshold: float, low: float, high: float) -> bool:
     """Return whether the full panel's median is certain to reach `threshold`, or not to."""
-    at_worst, at_best = ([*scores, *[end] * left] for end in (low, high))
+    at_worst, at_best = ([*scores, *[end] * remaining] for end in (low, high))
     return float(np.median(at_worst)) >= threshold or float(np.median(at_best)) < threshold
 
 
-def worst_settled(scores: Sequence[float], left: int, *, low: float) -> bool:
+def worst_settled(scores: Sequence[float], remaining: int, *, low: float) -> bool:
     """Return whether the lowest score is certain: some judge gave the lowest there is."""
-    return left == 0 or (bool(scores) and min(scores) <= low)
+    return remaining == 0 or (bool(scores) and min(scores) <= low)
 
 
-def agrees(scores: Sequence[float], left: int, *, within: float, first: int = 2) -> bool:
+def agrees(scores: Sequence[float], remaining: int, *, within: float, first: int = 2) -> bool:
     """Return whether the first judges' scores lie at most `within` apart, which is for means. It is not lossless."""
-    return left == 0 or (len(scores) >= first and max(scores) - min(scores) <= within)
+    return remaining == 0 or (len(scores) >= first and max(scores) - min(scores) <= within)
 
 
 def standard_errors(answers: Floats) -> Floats:
@@ -74,7 +76,7 @@ def standard_errors(answers: Floats) -> Floats:
 
 
 def certain(
-    uncertainties: Sequence[float], left: int, *, within: float, weights: Sequence[float] | None = None
+    uncertainties: Sequence[float], remaining: int, *, within: float, weights: Sequence[float] | None = None
 ) -> bool:
     """Return whether the standard error of the mean so far, from each judge's own uncertainty, is at most `within`,
     which is for means.
@@ -82,13 +84,13 @@ def certain(
     `uncertainties` are the standard errors of the called judges' scores, as from replicates (`standard_errors`); for a
     weighted mean `weights` are theirs. It is not lossless: it misses errors that the judges have in common.
     """
-    if left == 0:
+    if remaining == 0:
         return True
-    each = np.ones(len(uncertainties)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if not each.sum():
+    factors = np.ones(len(uncertainties)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not factors.sum():
         return False
     with np.errstate(invalid="ignore"):  # a weight of 0, of a judge who has no score
-        of_mean = np.linalg.norm(each * np.asarray(uncertainties)) / each.sum()
+        of_mean = np.linalg.norm(factors * np.asarray(uncertainties)) / factors.sum()
     return bool(of_mean <= within + NEARLY)
 
 
@@ -113,9 +115,9 @@ def replay(scores: Floats, settled: Settled) -> Replay:
     score."""
     judges = scores.shape[1]
 
-    def enough(item: int, asked: int) -> bool:
-        given = [score for score in scores[item, :asked].tolist() if not np.isnan(score)]
-        return settled(given, judges - asked)
+    def enough(item: int, count: int) -> bool:
+        so_far = [score for score in scores[item, :count].tolist() if not np.isnan(score)]
+        return settled(so_far, judges - count)
 
     return _replayed(scores, enough)
 
@@ -125,8 +127,8 @@ def replay_uncertain(answers: Floats, *, within: float, weights: Sequence[float]
     items, judges, replicates = answers.shape
     errors = standard_errors(answers).tolist()
 
-    def enough(item: int, asked: int) -> bool:
-        return certain(errors[item][:asked], judges - asked, within=within, weights=weights and weights[:asked])
+    def enough(item: int, count: int) -> bool:
+        return certain(errors[item][:count], judges - count, within=within, weights=weights and weights[:count])
 
     return _replayed(combine_mean(answers.reshape(items * judges, replicates)).reshape(items, judges), enough)
 
@@ -136,7 +138,7 @@ def _replayed(scores: Floats, enough: Callable[[int, int], bool]) -> Replay:
     items, judges = scores.shape
     calls = np.full(items, judges, dtype=np.int64)
     for item in range(items):
-        calls[item] = next((asked for asked in range(1, judges) if enough(item, asked)), judges)
+        calls[item] = next((count for count in range(1, judges) if enough(item, count)), judges)
     return Replay(calls, np.where(np.arange(judges) < calls[:, None], scores, np.nan))
 
 
@@ -160,11 +162,13 @@ def trade(scores: Floats, people: Floats, replayed: Replay, *, first: int = 2) -
     usable = ~(np.isnan(people) | np.isnan(scores).any(axis=1))
     scores, people = scores[usable], people[usable]
     short = combine_mean(replayed.shorter[usable])
-    few, full, kept = ((given - people) ** 2 for given in (scores[:, :first].mean(axis=1), scores.mean(axis=1), short))
+    few, full, escalated = (
+        (predicted - people) ** 2 for predicted in (scores[:, :first].mean(axis=1), scores.mean(axis=1), short)
+    )
     later = scores.shape[1] - first
     calls = float((replayed.calls[usable] - first).clip(0).mean() / later) if len(people) and later > 0 else 0.0
     lowered = mean(few - full)
     gain: float | Unknown = Unknown("the later judges lower the error by nothing that can be told from 0")
     if isinstance(lowered, Estimate) and lowered.low > 0:
-        gain = float((few - kept).mean() / lowered.value)
-    return Trade(calls, gain, mean(kept - full))
+        gain = float((few - escalated).mean() / lowered.value)
+    return Trade(calls, gain, mean(escalated - full))

@@ -59,31 +59,33 @@ def compare_groups(
 
     `bounds` are the scale's ends: with them the means' intervals are better near an end (`means.mean`).
     """
-    given = ~np.isnan(scores)
-    names, group = np.unique(np.asarray(groups)[given].astype(str), return_inverse=True)
-    cluster = np.unique(np.asarray(items)[given], return_inverse=True)[1]
-    scores = scores[given]
+    present = ~np.isnan(scores)
+    names, group = np.unique(np.asarray(groups)[present].astype(str), return_inverse=True)
+    cluster = np.unique(np.asarray(items)[present], return_inverse=True)[1]
+    scores = scores[present]
     count = int(cluster.max()) + 1 if len(cluster) else 0
     values = np.zeros(len(names))
     influence = np.zeros((count, len(names)))
     pieces = np.zeros(len(names), dtype=np.int64)
     for at in range(len(names)):
-        own = group == at
-        values[at] = scores[own].mean()
-        influence[:, at] = np.bincount(cluster[own], weights=scores[own] - values[at], minlength=count) / own.sum()
-        pieces[at] = len(np.unique(cluster[own]))
+        members = group == at
+        values[at] = scores[members].mean()
+        influence[:, at] = (
+            np.bincount(cluster[members], weights=scores[members] - values[at], minlength=count) / members.sum()
+        )
+        pieces[at] = len(np.unique(cluster[members]))
     influence *= np.sqrt(pieces / np.maximum(pieces - 1, 1))
     errors = np.sqrt((influence**2).sum(axis=0))
     means = tuple(
         estimate(Deviation(value, error, n), degrees=n - 1, items=n, method="t by item", bounds=bounds)
         for value, error, n in zip(values.tolist(), errors.tolist(), pieces.tolist(), strict=True)
     )
-    told = all(not isinstance(found, Unknown) for found in means)
+    all_known = all(not isinstance(result, Unknown) for result in means)
     return Groups(
         tuple(map(str, names)),
         means,
         _differences(tuple(map(str, names)), values, influence, pieces),
-        rank_probabilities(values, influence.T @ influence, rng) if told and len(names) else None,
+        rank_probabilities(values, influence.T @ influence, rng) if all_known and len(names) else None,
     )
 
 
@@ -109,7 +111,7 @@ def holm(p: Floats) -> Floats:
 
 
 def _differences(names: tuple[str, ...], values: Floats, influence: Floats, pieces: Ints) -> tuple[Difference, ...]:
-    found, raw = [], []
+    results, raw = [], []
     for a, b in combinations(range(len(names)), 2):
         apart = influence[:, a] - influence[:, b]
         error = float(np.sqrt((apart**2).sum()))
@@ -118,13 +120,13 @@ def _differences(names: tuple[str, ...], values: Floats, influence: Floats, piec
         result = estimate(
             Deviation(float(values[a] - values[b]), error, items), degrees=degrees, items=items, method="t by item"
         )
-        found.append((names[a], names[b], result))
+        results.append((names[a], names[b], result))
         if not isinstance(result, Unknown):
             raw.append(student.two_sided_p(float(values[a] - values[b]) / error, degrees))
     corrected = iter(holm(np.array(raw)).tolist())
     return tuple(
         Difference(first, second, result, None if isinstance(result, Unknown) else next(corrected))
-        for first, second, result in found
+        for first, second, result in results
     )
 
 

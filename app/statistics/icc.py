@@ -32,7 +32,7 @@ def icc_sums(matrix: Floats, *, of_mean: bool) -> Sums:
     matrix = matrix - matrix.mean()
     k = matrix.shape[1]
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         n, squared_means, squares = sums[:, 0], sums[:, 1], sums[:, 2]
         rater_means = sums[:, 3:] / n[:, None]
         correction = n * k * rater_means.mean(axis=1) ** 2
@@ -45,4 +45,6 @@ def icc_sums(matrix: Floats, *, of_mean: bool) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((targets - error) / (targets + rest + share * (raters - error) / n))
 
-    return Sums(np.column_stack([np.ones(len(matrix)), matrix.mean(axis=1) ** 2, (matrix**2).sum(axis=1), matrix]), of)
+    return Sums(
+        np.column_stack([np.ones(len(matrix)), matrix.mean(axis=1) ** 2, (matrix**2).sum(axis=1), matrix]), evaluate
+    )

@@ -56,7 +56,7 @@ def error_correlation_sums(errors: Floats, noise: Floats) -> Sums:
     errors = errors - errors.mean(axis=0)
     products = np.einsum("ij,ik->ijk", errors, errors).reshape(len(errors), -1)
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         n = sums[:, :1]
         mean, shared = sums[:, 2 : 2 + judges] / n, (sums[:, 1:2] / n)[:, :, None]
         covariance = (
@@ -68,4 +68,4 @@ def error_correlation_sums(errors: Floats, noise: Floats) -> Sums:
             return np.asarray((correlation.sum(axis=(1, 2)) - judges) / (judges * (judges - 1)))
 
     # A ratio whose denominator may come near 0: its own standard error in a resample says little.
-    return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), of, symmetric=True)
+    return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), evaluate, symmetric=True)

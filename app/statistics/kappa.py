@@ -68,8 +68,8 @@ def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
 
 def base_rate(scores: Floats) -> float:
     """Return the share of the commonest score among all scores; NaN without any."""
-    given = scores[~np.isnan(scores)]
-    return float(np.unique(given, return_counts=True)[1].max() / given.size) if given.size else float("nan")
+    present = scores[~np.isnan(scores)]
+    return float(np.unique(present, return_counts=True)[1].max() / present.size) if present.size else float("nan")
 
 
 def codes(scores: Floats, levels: Floats) -> Ints | None:
@@ -88,13 +88,13 @@ def cohen_sums(x: Ints, y: Ints, penalty: Floats) -> Sums:
     size = len(penalty)
     levels = np.eye(size)
 
-    def of(sums: Floats) -> Floats:
-        n, seen, given_x, given_y = sums[:, 0], sums[:, 1], sums[:, 2 : 2 + size], sums[:, 2 + size :]
+    def evaluate(sums: Floats) -> Floats:
+        n, observed, given_x, given_y = sums[:, 0], sums[:, 1], sums[:, 2 : 2 + size], sums[:, 2 + size :]
         by_chance = ((given_x @ penalty) * given_y).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - seen * n / by_chance)
+            return np.asarray(1 - observed * n / by_chance)
 
-    return Sums(np.column_stack([np.ones(len(x)), penalty[x, y], levels[x], levels[y]]), of)
+    return Sums(np.column_stack([np.ones(len(x)), penalty[x, y], levels[x], levels[y]]), evaluate)
 
 
 def fleiss_sums(counts: Floats) -> Sums:
@@ -102,10 +102,10 @@ def fleiss_sums(counts: Floats) -> Sums:
     raters = counts[0].sum()
     agreeing = (counts * (counts - 1)).sum(axis=1) / (raters * (raters - 1))
 
-    def of(sums: Floats) -> Floats:
+    def evaluate(sums: Floats) -> Floats:
         n = sums[:, :1]
         by_chance = ((sums[:, 2:] / (n * raters)) ** 2).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((sums[:, 1] / n[:, 0] - by_chance) / (1 - by_chance))
 
-    return Sums(np.column_stack([np.ones(len(counts)), agreeing, counts]), of)
+    return Sums(np.column_stack([np.ones(len(counts)), agreeing, counts]), evaluate)

@@ -35,11 +35,11 @@ def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, f
     and stays between them. Give them where they are known: for 50 scores of which four fifths are the highest there is,
     the plain interval holds the truth in 91 cases of 100 and this one in 95.
     """
-    given = ~np.isnan(scores)
-    if not given.any():
+    present = ~np.isnan(scores)
+    if not present.any():
         return Unknown("there are no scores")
-    found = deviation(scores[given], None if clusters is None else clusters[given])
-    return estimate(found, degrees=found.pieces - 1, items=found.pieces, method="t", bounds=bounds)
+    summary = deviation(scores[present], None if clusters is None else clusters[present])
+    return estimate(summary, degrees=summary.pieces - 1, items=summary.pieces, method="t", bounds=bounds)
 
 
 def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | None = None) -> Deviation:
@@ -49,8 +49,8 @@ def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | No
     share = weights / weights.sum()
     residuals = share * (scores - value)
     if clusters is not None:
-        own = np.unique(clusters, return_inverse=True)[1]
-        residuals, share = np.bincount(own, weights=residuals), np.bincount(own, weights=share)
+        cluster = np.unique(clusters, return_inverse=True)[1]
+        residuals, share = np.bincount(cluster, weights=residuals), np.bincount(cluster, weights=share)
     pieces = len(residuals)
     # The jackknife: how far the mean would move without each piece.
     moved = residuals / (1 - share) if pieces > 1 else residuals
@@ -58,7 +58,7 @@ def deviation(scores: Floats, clusters: Ints | None = None, weights: Floats | No
 
 
 def estimate(
-    found: Deviation, *, degrees: float, items: int, method: str, bounds: tuple[float, float] | None = None
+    summary: Deviation, *, degrees: float, items: int, method: str, bounds: tuple[float, float] | None = None
 ) -> Result:
     """Return the interval value +- t * error with `degrees` of freedom; Unknown if the pieces are too few or all
     alike."""
@@ -66,15 +66,15 @@ def estimate(
         return Unknown(f"an interval needs {FEWEST} items or more, and there are {items}")
     if degrees < 1:
         return Unknown("a few items carry nearly all the weight")
-    if found.error <= SMALLEST:
+    if summary.error <= SMALLEST:
         return Unknown(
-            f"all {items} items say the same ({found.value:.3g}), which leaves nothing to draw an interval from"
+            f"all {items} items say the same ({summary.value:.3g}), which leaves nothing to draw an interval from"
         )
-    reach = student.quantile((1 + CONFIDENCE) / 2, degrees) * found.error
-    low, high = found.value - reach, found.value + reach
+    reach = student.quantile((1 + CONFIDENCE) / 2, degrees) * summary.error
+    low, high = summary.value - reach, summary.value + reach
     if bounds is not None:
-        low, high = _within(found.value, reach, bounds)
-    return Estimate(found.value, low, high, items, method)
+        low, high = _within(summary.value, reach, bounds)
+    return Estimate(summary.value, low, high, items, method)
 
 
 def _within(value: float, reach: float, bounds: tuple[float, float]) -> tuple[float, float]:

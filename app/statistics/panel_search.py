@@ -110,25 +110,25 @@ def search(
 
 
 def _panels(judges: int, costs: Floats, largest: int) -> list[Panel]:
-    found = []
+    panels = []
     for size in range(1, min(largest, judges) + 1):
         for members in combinations(range(judges), size):
             ways = [*COMBINATIONS, LEARNED] if size > 1 else ["mean"]
             # Of two scores the median and the trimmed mean are the mean, and the majority is the lower one.
             ways = ["mean", "worst", LEARNED] if size == 2 else ways
-            found += [Panel(members, way, float(sum(costs[list(members)]))) for way in ways]
-    return found
+            panels += [Panel(members, way, float(sum(costs[list(members)]))) for way in ways]
+    return panels
 
 
 def _combined(scores: Floats, people: Floats, panels: tuple[Panel, ...], learn: Bools) -> Floats:
     """Return each panel's scores of all items (items x panels); weights are learned on the items of `learn`."""
     columns = []
     for panel in panels:
-        own = scores[:, panel.judges]
+        selected = scores[:, panel.judges]
         if panel.combination == LEARNED:
-            columns.append(weighted_mean(own, learned_weights(own[learn], people[learn])))
+            columns.append(weighted_mean(selected, learned_weights(selected[learn], people[learn])))
         else:
-            columns.append(COMBINATIONS[panel.combination](own))
+            columns.append(COMBINATIONS[panel.combination](selected))
     return np.stack(columns, axis=1)
 
 

@@ -67,7 +67,7 @@ def powered_mean(
     of the scale, as for `means.mean`. `weight` fixes the judges' weight instead of tuning it.
     """
     fitted = _fit(judges, people, probabilities, weight)
-    return _answer(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
+    return _powered(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
 
 
 def powered_share(judges: Floats, people: Floats, threshold: float, *, probabilities: Floats | None = None) -> Powered:
@@ -115,7 +115,7 @@ def powered_difference(
         min(a.degrees, b.degrees),
         a.unrated + b.unrated,
     )
-    return _answer(apart, None)
+    return _powered(apart, None)
 
 
 def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: float | None) -> _Fit | Unknown:
@@ -129,9 +129,9 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
     y, f, shares = people[rated], judges[rated], 1 / chances[rated]
     if np.ptp(y) == 0:
         return Unknown(f"people gave all {len(y)} rated items the same score")
-    seen = rated[usable]
+    is_rated = rated[usable]
     alone = deviation(y, None, shares)
-    tuned = _tuned(judges[usable], y, f, seen, shares) if weight is None else weight
+    tuned = _tuned(judges[usable], y, f, is_rated, shares) if weight is None else weight
     residual = deviation(y - tuned * f, None, shares)
     value = tuned * float(judges[usable].mean()) + residual.value
     # Each item's influence on the value: what the judges say of it, and, if it is rated, how far they are off there.
@@ -140,10 +140,10 @@ def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: f
     influence = tuned * (judges[usable] - judges[usable].mean()) / usable.sum()
     share = shares / shares.sum()
     lever = share * (1 + (_leverage(f, share) if weight is None and tuned else 0.0))
-    influence[seen] += share / (1 - lever.clip(max=MOST_LEVERAGE)) * (y - tuned * f - residual.value)
+    influence[is_rated] += share / (1 - lever.clip(max=MOST_LEVERAGE)) * (y - tuned * f - residual.value)
     pieces = 1 / float((share**2).sum())
     error = float(np.sqrt((influence**2).sum() * (pieces - 1) / pieces))
-    return _Fit(Deviation(value, error, len(y)), alone, tuned, len(y), pieces - 1, int((~seen).sum()))
+    return _Fit(Deviation(value, error, len(y)), alone, tuned, len(y), pieces - 1, int((~is_rated).sum()))
 
 
 def _leverage(f: Floats, share: Floats) -> Floats:
@@ -152,22 +152,22 @@ def _leverage(f: Floats, share: Floats) -> Floats:
     return np.asarray(apart / np.average(apart, weights=share))
 
 
-def _tuned(all_judged: Floats, y: Floats, f: Floats, seen: Bools, shares: Floats) -> float:
+def _tuned(all_judged: Floats, y: Floats, f: Floats, is_rated: Bools, shares: Floats) -> float:
     """Return the weight that minimises the variance of the influences, between 0 and the largest that can help."""
     if np.ptp(f) == 0 or np.ptp(all_judged) == 0:
         return 0.0
     share = shares / shares.sum()
-    own = np.zeros(len(all_judged))
-    own[seen] = share * (y - np.average(y, weights=shares))
+    influence = np.zeros(len(all_judged))
+    influence[is_rated] = share * (y - np.average(y, weights=shares))
     pull = (all_judged - all_judged.mean()) / len(all_judged)
-    pull[seen] -= share * (f - np.average(f, weights=shares))
+    pull[is_rated] -= share * (f - np.average(f, weights=shares))
     power, reference = float((pull**2).sum()), float(((share * (f - f.mean())) ** 2).sum())
     if power <= ROUNDING * reference:  # all were rated: the judges' mean of all is that of the rated
         return 0.0
-    return float(max(-(own * pull).sum() / power, 0.0))
+    return float(max(-(influence * pull).sum() / power, 0.0))
 
 
-def _answer(fitted: _Fit, bounds: tuple[float, float] | None) -> Powered:
+def _powered(fitted: _Fit, bounds: tuple[float, float] | None) -> Powered:
     both = estimate(fitted.both, degrees=fitted.degrees, items=fitted.rated, method="PPI++", bounds=bounds)
     alone = estimate(fitted.alone, degrees=fitted.degrees, items=fitted.rated, method="t", bounds=bounds)
     saved: float | Unknown = Unknown("one of the intervals is not known")

@@ -103,11 +103,11 @@ def likely_strengths(
     the choices alone leave unbounded. Values are the posterior's mode; intervals and ranks are those of a normal
     distribution there (Laplace's approximation), each choice being an independent one. Unknown without any choice.
     """
-    given = ~np.isnan(choices)
+    present = ~np.isnan(choices)
     names, who = np.unique(
-        np.concatenate([np.asarray(first)[given], np.asarray(second)[given]]).astype(str), return_inverse=True
+        np.concatenate([np.asarray(first)[present], np.asarray(second)[present]]).astype(str), return_inverse=True
     )
-    a, b, choices = who[: given.sum()], who[given.sum() :], choices[given]
+    a, b, choices = who[: present.sum()], who[present.sum() :], choices[present]
     if (a == b).any():
         raise ValueError("a contestant was compared with itself")
     size = len(names)
@@ -142,12 +142,12 @@ def bradley_terry(
     by item. Unknown if a contestant never won or never lost against a part of the others: its strength is then
     unbounded.
     """
-    given = ~np.isnan(choices)
+    present = ~np.isnan(choices)
     names, who = np.unique(
-        np.concatenate([np.asarray(first)[given], np.asarray(second)[given]]).astype(str), return_inverse=True
+        np.concatenate([np.asarray(first)[present], np.asarray(second)[present]]).astype(str), return_inverse=True
     )
-    a, b, choices = who[: given.sum()], who[given.sum() :], choices[given]
-    cluster = np.unique(items[given], return_inverse=True)[1]
+    a, b, choices = who[: present.sum()], who[present.sum() :], choices[present]
+    cluster = np.unique(items[present], return_inverse=True)[1]
     if (a == b).any():
         raise ValueError("a contestant was compared with itself")
     size, count = len(names), int(cluster.max()) + 1 if len(cluster) else 0

@@ -99,20 +99,20 @@ class Inquiry:
         self._scores.append(scores)
         if self.population is not None and self._items + self._missing > self.population:
             raise ValueError(f"more items than the {self.population} there are")
-        answer = Answer(self._state(), self._items, self._missing)
+        current = Answer(self._state(), self._items, self._missing)
         if self._answer is None or not self._answer.final:
-            self._answer = answer
+            self._answer = current
         return self._answer
 
     def interval(self) -> Result:
         """Return the mean of the scores so far, with an interval that holds however often one looks."""
         if self._items == 0:
             return Unknown("no item has a score yet")
-        seen = np.concatenate(self._scores)
-        low, high = sequence(seen, self._scorable, self.confidence)
+        scores = np.concatenate(self._scores)
+        low, high = sequence(scores, self._scorable, self.confidence)
         if low > high:
             return Unknown("the scores contradict each other, as if their order were not random")
-        value, low, high = (self._low + self._size * part for part in (float(seen.mean()), low, high))
+        value, low, high = (self._low + self._size * part for part in (float(scores.mean()), low, high))
         return Estimate(value, low, high, self._items, "betting", self.confidence)
 
     @property
@@ -129,16 +129,16 @@ class Inquiry:
         if self._items == self._scorable:
             return self._exact()
         if isinstance(self.question, NoWiderThan):
-            found = self.interval()
-            known = isinstance(found, Estimate) and found.width <= self.question.width
+            estimate = self.interval()
+            narrow_enough = isinstance(estimate, Estimate) and estimate.width <= self.question.width
         else:
             capital = self._bet((self.question.threshold - self._low) / self._size)
             if capital.above >= needed(self.confidence):
                 return "yes"
             if capital.below >= needed(self.confidence):
                 return "no"
-            known = False
-        if known:
+            narrow_enough = False
+        if narrow_enough:
             return "known"
         return "spent" if self.most is not None and self._items + self._missing >= self.most else "not yet"
 
@@ -156,9 +156,9 @@ class Inquiry:
             return "known"
         if self._items == 0:
             return "spent"
-        seen = self._low + self._size * float(np.concatenate(self._scores).mean())
+        mean = self._low + self._size * float(np.concatenate(self._scores).mean())
         # A mean that should be the threshold may miss it by rounding.
-        return "yes" if seen >= self.question.threshold - 1e-9 * self._size else "no"
+        return "yes" if mean >= self.question.threshold - 1e-9 * self._size else "no"
 
 
 def differences_of(a: Floats, b: Floats) -> Floats:

@@ -95,8 +95,8 @@ def check(frame: pd.DataFrame, scales: Mapping[str, RatingScale], items: Collect
         raise RatingsError([f"the column {', '.join(absent)} is missing"])
     if frame.columns.duplicated().any():
         raise RatingsError(["a column is there twice"])
-    given = frame.assign(replicate=frame.get("replicate", 0))[COLUMNS]
-    filled = given[given["score"].notna()].reset_index(drop=True)
+    selected = frame.assign(replicate=frame.get("replicate", 0))[COLUMNS]
+    filled = selected[selected["score"].notna()].reset_index(drop=True)
     problems = [
         *_strange(filled, "item", set(items), "unknown items"),
         *_strange(filled, "dimension", set(scales), "unknown dimensions"),
@@ -119,7 +119,7 @@ def check(frame: pd.DataFrame, scales: Mapping[str, RatingScale], items: Collect
     if problems:
         raise RatingsError(problems)
     texts = {column: filled[column].astype(str) for column in ("item", "dimension", "rater")}
-    return Checked(filled.assign(score=scores, **texts), len(given) - len(filled))
+    return Checked(filled.assign(score=scores, **texts), len(selected) - len(filled))
 
 
 def table(
@@ -166,24 +166,24 @@ def _spread(rows: Any, columns: Any, scores: pd.Series, shape: tuple[int, int]) 
     return means.reshape(shape)
 
 
-def _strange(frame: pd.DataFrame, column: str, known: set[str], what: str) -> list[str]:
-    strange = sorted({str(name) for name in pd.unique(frame[column])} - {str(name) for name in known})
-    return [f"{len(strange)} {what}, as {_shown(strange)}"] if strange else []
+def _strange(frame: pd.DataFrame, column: str, allowed: set[str], what: str) -> list[str]:
+    strange = sorted({str(name) for name in pd.unique(frame[column])} - {str(name) for name in allowed})
+    return [f"{len(strange)} {what}, as {_list_names(strange)}"] if strange else []
 
 
-def _scores(given: pd.Series, scale: RatingScale) -> tuple[pd.Series, str]:
+def _scores(raw: pd.Series, scale: RatingScale) -> tuple[pd.Series, str]:
     """Return the scores as numbers, and what is wrong with them ("" if nothing)."""
     if scale.labels:
-        numbers = given.map({label: float(place) for place, label in enumerate(scale.labels)})
+        numbers = raw.map({label: float(place) for place, label in enumerate(scale.labels)})
         wrong, rule = numbers.isna(), f"none of {', '.join(scale.labels)}"
     else:
-        numbers = pd.to_numeric(given, errors="coerce").astype(np.float64)
+        numbers = pd.to_numeric(raw, errors="coerce").astype(np.float64)
         whole = numbers == np.floor(numbers) if scale.whole else True
         wrong = ~(np.isfinite(numbers) & numbers.between(scale.low, scale.high) & whole)
         # A yes or no is 1 or 0 for pandas, but no score.
-        wrong |= np.array([isinstance(score, bool | np.bool_) for score in given], dtype=bool)
+        wrong |= np.array([isinstance(score, bool | np.bool_) for score in raw], dtype=bool)
         rule = f"not {'whole ' if scale.whole else ''}numbers from {scale.low:g} to {scale.high:g}"
-    examples = _shown([repr(score) for score in pd.unique(given[wrong].astype(object))])
+    examples = _list_names([repr(score) for score in pd.unique(raw[wrong].astype(object))])
     return numbers.astype(np.float64), f"{wrong.sum()} scores are {rule}, as {examples}" if wrong.any() else ""
 
 
@@ -192,5 +192,5 @@ def _example(rows: pd.DataFrame) -> str:
     return f"{first['item']}, {first['dimension']}, {first['rater']}"
 
 
-def _shown(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -48,13 +48,13 @@ class Sums:
     """
 
     columns: Floats
-    of: Callable[[Floats], Floats]
+    evaluate: Callable[[Floats], Floats]
     symmetric: bool = False
 
     @property
     def value(self) -> float:
         """The statistic of all items, each once."""
-        return float(self.of(self.columns.sum(axis=0, keepdims=True))[0])
+        return float(self.evaluate(self.columns.sum(axis=0, keepdims=True))[0])
 
 
 OfItems = Callable[[Ints], Sums]
@@ -76,7 +76,7 @@ def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfIt
             (np.ones(inside.sum()), (np.searchsorted(chosen, item[inside]), np.arange(inside.sum()))),
             shape=(len(chosen), int(inside.sum())),
         )
-        return Sums(member @ of_pairs.columns, of_pairs.of, of_pairs.symmetric)
+        return Sums(member @ of_pairs.columns, of_pairs.evaluate, of_pairs.symmetric)
 
     return of_items
 
@@ -119,8 +119,8 @@ def _spread(statistic: Sums, rng: np.random.Generator, shape: Shape) -> tuple[fl
     items, columns = statistic.columns.shape[0], statistic.columns
     weights = resample(items, RESAMPLES, rng)
     sums = weights @ columns
-    drawn = _stretched(statistic.of(sums), shape)
-    without = _stretched(statistic.of(columns.sum(axis=0) - columns), shape)
+    drawn = _stretched(statistic.evaluate(sums), shape)
+    without = _stretched(statistic.evaluate(columns.sum(axis=0) - columns), shape)
     jackknife = float(np.sqrt((items - 1) / items * ((without - without.mean()) ** 2).sum()))
     centre = _stretched(np.array([statistic.value]), shape)[0]
     if statistic.symmetric:
@@ -137,7 +137,7 @@ def _errors(statistic: Sums, weights: Floats, sums: Floats, shape: Shape) -> Flo
     for column in np.flatnonzero(steps):
         aside = np.zeros(len(steps))
         aside[column] = steps[column]
-        up, down = (_stretched(statistic.of(sums + side), shape) for side in (aside, -aside))
+        up, down = (_stretched(statistic.evaluate(sums + side), shape) for side in (aside, -aside))
         slopes[:, column] = (up - down) / (2 * steps[column])
     influence = slopes @ statistic.columns.T
     items = weights.shape[1]

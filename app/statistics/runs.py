@@ -77,22 +77,24 @@ def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunCompa
     shifts = []
     for (dimension, judge), rows in both.groupby(["dimension", "rater"]):
         if rows["score_first"].notna().any() and rows["score_second"].notna().any():
-            found = mean(rows["moved"].to_numpy(dtype=np.float64))
+            shift = mean(rows["moved"].to_numpy(dtype=np.float64))
             alone = int(rows["score_second"].isna().sum()), int(rows["score_first"].isna().sum())
-            shifts.append((str(dimension), str(judge), found, *alone))
+            shifts.append((str(dimension), str(judge), shift, *alone))
     corrected = iter(holm(np.array([_p(s[2]) for s in shifts if isinstance(s[2], Estimate)])).tolist())
-    told = tuple(
-        Shift(dimension, judge, found, next(corrected) if isinstance(found, Estimate) else None, a, b)
-        for dimension, judge, found, a, b in shifts
+    corrected_shifts = tuple(
+        Shift(dimension, judge, shift, next(corrected) if isinstance(shift, Estimate) else None, a, b)
+        for dimension, judge, shift, a, b in shifts
     )
     paired = both[both["moved"].notna() & (both["moved"] != 0)]
     furthest = paired.assign(far=paired["moved"].abs()).sort_values(["far", *PAIR], ascending=[False, True, True, True])
     columns = {"score_first": "first", "score_second": "second"}
-    return RunComparison(told, furthest.head(most).drop(columns="far").rename(columns=columns).reset_index(drop=True))
+    return RunComparison(
+        corrected_shifts, furthest.head(most).drop(columns="far").rename(columns=columns).reset_index(drop=True)
+    )
 
 
-def _p(found: Estimate) -> float:
+def _p(shift: Estimate) -> float:
     """Return the two-sided p-value against no shift, from the interval by Student's t."""
-    degrees = found.items - 1
-    error = found.width / 2 / student.quantile((1 + found.confidence) / 2, degrees)
-    return student.two_sided_p(found.value / error, degrees)
+    degrees = shift.items - 1
+    error = shift.width / 2 / student.quantile((1 + shift.confidence) / 2, degrees)
+    return student.two_sided_p(shift.value / error, degrees)

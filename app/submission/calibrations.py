@@ -34,15 +34,15 @@ def with_calibration(document: Mapping[str, Any], folder: Path | None, read: Rea
 
     Relative paths start at `folder`; with None no file may be named. Raises `CalibrationError`.
     """
-    given = document.get("calibration")
-    if isinstance(given, str):
-        given = {"file": given}
-    if not isinstance(given, Mapping) or not isinstance(given.get("file"), str):
+    entry = document.get("calibration")
+    if isinstance(entry, str):
+        entry = {"file": entry}
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("file"), str):
         return dict(document)
     if folder is None:
         raise CalibrationError("calibration: no file can be named here; give the file's content in its place")
-    changes = {key: value for key, value in given.items() if key != "file"}
-    return {**document, "calibration": {**_content(located(given["file"], folder), read), **changes}}
+    changes = {key: value for key, value in entry.items() if key != "file"}
+    return {**document, "calibration": {**_content(located(entry["file"], folder), read), **changes}}
 
 
 def calibration_in(path: str, read: Read, on_mismatch: Literal["refuse", "warn"] = "refuse") -> Calibration:
@@ -74,14 +74,15 @@ def calibration_warnings(job: EvaluationJob, models: Sequence[Sequence[str]]) ->
     if job.calibration is None:
         return []
     # The report's many types: only jobs with a calibration need any of them to be checked.
-    from dicast.app.domain.calibrated import Circumstances, mismatches  # noqa: PLC0415
+    from dicast.app.domain.calibrated import ScoringContext, mismatches  # noqa: PLC0415
     from dicast.app.domain.report import ReportAgent, ReportDimension  # noqa: PLC0415
 
-    agents = [ReportAgent.of(agent, names) for agent, names in zip(job.agents, models, strict=True)]
-    dimensions = [ReportDimension.of(d, job.panel_of(d)) for d in job.dimensions]
-    found = mismatches(job.calibration, Circumstances(agents, dimensions, prompt_digest(job)))
-    if found and job.calibration.on_mismatch == "refuse":
+    agents = [ReportAgent.from_agent(agent, names) for agent, names in zip(job.agents, models, strict=True)]
+    dimensions = [ReportDimension.from_dimension(d, job.panel_of(d)) for d in job.dimensions]
+    differences = mismatches(job.calibration, ScoringContext(agents, dimensions, prompt_digest(job)))
+    if differences and job.calibration.on_mismatch == "refuse":
         raise JobRefused(
-            f"calibration: {'; '.join(found[:5])}; calibrate again, or say `on_mismatch: warn` to apply it all the same"
+            f"calibration: {'; '.join(differences[:5])}; calibrate again, or say `on_mismatch: warn` to apply it all "
+            "the same"
         )
-    return [f"calibration: {line}" for line in found]
+    return [f"calibration: {line}" for line in differences]

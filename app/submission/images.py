@@ -8,7 +8,7 @@ from typing import Any
 
 from dicast.app import datasets
 from dicast.app.domain.image import Image
-from dicast.app.domain.item import AskedKind, Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource, JudgedKind
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.refusals import JobRefused
 from dicast.config.pools import PoolSpec
@@ -17,7 +17,7 @@ MAX_INLINE_BYTES = 50_000_000
 """The most bytes of images that come as data with the job itself: until it starts, the store holds them."""
 
 
-class SeenItems:
+class ItemInspector:
     """Collects the kinds and checks the images of a job's items; without `files` no file may be named as an image."""
 
     def __init__(self, job: EvaluationJob, *, files: bool) -> None:
@@ -26,13 +26,13 @@ class SeenItems:
         self._files = files
         self._bytes = 0
         self._any = False
-        self._kinds: set[AskedKind] = set()
+        self._kinds: set[JudgedKind] = set()
 
-    def watching(self, seen: Callable[[Item], None]) -> Callable[[Item], None]:
+    def inspecting(self, visit: Callable[[Item], None]) -> Callable[[Item], None]:
         """Return a callback that checks an item's images and then passes the item on. It raises `ImageError`."""
 
-        def look(item: Item) -> None:
-            self._kinds.add(item.asked_as)
+        def inspect(item: Item) -> None:
+            self._kinds.add(item.judged_as)
             if item.all_images:
                 self._any = True
                 self._bytes += datasets.check_images(item, self._folder, files=self._files)
@@ -41,11 +41,11 @@ class SeenItems:
                         f"items: images that come with the job as data hold at most {MAX_INLINE_BYTES} bytes together, "
                         f"got {self._bytes} up to {item.id!r}; name files, or put the items into a file of their own"
                     )
-            seen(item)
+            visit(item)
 
-        return look
+        return inspect
 
-    def settled(self, job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> EvaluationJob:
+    def annotated(self, job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> EvaluationJob:
         """Return the job with what was collected. Raises `JobRefused` if there are images and a judge cannot see
         any."""
         mark = "none" if not self._any else "files" if self._files else "no_files"
@@ -60,7 +60,7 @@ class SeenItems:
         return job.model_copy(update={"item_images": mark, "item_kinds": kinds})
 
 
-def anchored(job: EvaluationJob, folder: Path) -> EvaluationJob:
+def with_absolute_paths(job: EvaluationJob, folder: Path) -> EvaluationJob:
     """Return the job with absolute paths of its own items' images, because workers read the files."""
     if isinstance(job.items, ItemSource) or not any(item.all_images for item in job.items):
         return job
@@ -78,18 +78,18 @@ def with_images(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     items = document.get("items")
     if not isinstance(items, list):
         return document
-    return {**document, "items": [_anchored(item, folder) for item in items]}
+    return {**document, "items": [_absolute_images(item, folder) for item in items]}
 
 
-def _anchored(item: Any, folder: Path) -> Any:
+def _absolute_images(item: Any, folder: Path) -> Any:
     if not isinstance(item, dict):
         return item
-    found = dict(item)
+    resolved = dict(item)
     if isinstance(images := item.get("images"), list):
-        found["images"] = [_whole(image, folder) for image in images]
+        resolved["images"] = [_whole(image, folder) for image in images]
     if isinstance(messages := item.get("messages"), list):
-        found["messages"] = [_anchored(message, folder) for message in messages]
-    return found
+        resolved["messages"] = [_absolute_images(message, folder) for message in messages]
+    return resolved
 
 
 def _whole(image: Any, folder: Path) -> Any:

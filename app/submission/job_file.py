@@ -63,20 +63,20 @@ def load_job(path: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     else:
         document = read_document(str(path), JOB)
         folder = Path.cwd() if str(path) == STDIN else Path(path).resolve().parent
-    document = with_images(with_template(_anchored(document, folder), folder), folder)
+    document = with_images(with_template(_absolute_files(document, folder), folder), folder)
     return with_calibration(with_rubrics(document, folder, read_document), folder, read_document)
 
 
-def read_document(path: str, wanted: str = "a mapping") -> dict[str, Any]:
+def read_document(path: str, expected: str = "a mapping") -> dict[str, Any]:
     """Return the mapping of plain data in a file, or in standard input if `path` is '-'. Raises `JobFileError`."""
     try:
-        return read_mapping(_bytes(path), yaml=not path.lower().endswith(".json"), wanted=wanted)
+        return read_mapping(_bytes(path), yaml=not path.lower().endswith(".json"), expected=expected)
     except JobFileError as error:
         name = "standard input" if path == STDIN else path
         raise JobFileError(printable(f"{name}: {error}", 500)) from None
 
 
-def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -> dict[str, Any]:
+def read_mapping(raw: bytes, *, yaml: bool = False, expected: str = "a mapping") -> dict[str, Any]:
     """Return the mapping in a JSON or YAML document that came from elsewhere. Raises `JobFileError`.
 
     Paths in it stay as they are.
@@ -86,7 +86,7 @@ def read_mapping(raw: bytes, *, yaml: bool = False, wanted: str = "a mapping") -
     with _no_collections():
         document = _yaml(raw) if yaml else _json(raw)
     if not isinstance(document, dict):
-        raise JobFileError(f"holds {_kind(document)}, not {wanted}")
+        raise JobFileError(f"holds {_kind(document)}, not {expected}")
     check_bounds(document)
     _check_texts(document)
     return document
@@ -99,18 +99,18 @@ def check_bounds(document: Mapping[str, Any]) -> None:
     values = 1
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
-        for each in level:
-            if isinstance(each, Mapping):
-                values += 2 * len(each)
+        for node in level:
+            if isinstance(node, Mapping):
+                values += 2 * len(node)
                 if values <= MAX_VALUES:
-                    inner += each.values()
-            elif isinstance(each, list | tuple):
-                values += len(each)
+                    inner += node.values()
+            elif isinstance(node, list | tuple):
+                values += len(node)
                 if values <= MAX_VALUES:
-                    inner += each
+                    inner += node
             if values > MAX_VALUES:
                 raise JobFileError(f"holds more than {MAX_VALUES} keys and values; {_OWN_FILE}")
-        level = [each for each in inner if isinstance(each, Mapping | list | tuple)]
+        level = [node for node in inner if isinstance(node, Mapping | list | tuple)]
         if not level:
             return
     raise JobFileError(f"nested deeper than {MAX_DEPTH}")
@@ -212,7 +212,7 @@ def _text(raw: bytes) -> str:
 
 def _json(raw: bytes) -> Any:
     try:
-        return json.loads(_text(raw), object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(_text(raw), object_pairs_hook=_unique_mapping, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise JobFileError(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
@@ -221,13 +221,13 @@ def _json(raw: bytes) -> Any:
         raise error if isinstance(error, JobFileError) else JobFileError(str(error)) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise JobFileError(f"the key {key[:60]!r} occurs twice in one mapping")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _no_constant(name: str) -> Any:
@@ -295,16 +295,16 @@ class _Loader(Composer, yaml.CSafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        keys = set()
         for key_node, _ in node.value:
             if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise _problem("a key must be a text or a whole number; put it in quotes", key_node)
-            if str(key) in seen:
+            if str(key) in keys:
                 raise _problem(f"the key {str(key)[:60]!r} occurs twice in one mapping", key_node)
-            seen.add(str(key))
+            keys.add(str(key))
         return super().construct_mapping(node, deep)
 
     def construct_int(self, node: yaml.ScalarNode) -> int:
@@ -338,13 +338,13 @@ def _check_texts(document: dict[str, Any]) -> None:
         raise JobFileError("a text holds half a character (a lone surrogate)") from None
 
 
-def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _absolute_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     for name in _FILES:
-        named = document.get(name)
-        if isinstance(named, str) and named:
-            document = {**document, name: located(named, folder)}
-        elif isinstance(named, dict) and isinstance(named.get("path"), str) and named["path"]:
-            document = {**document, name: {**named, "path": located(named["path"], folder)}}
+        entry = document.get(name)
+        if isinstance(entry, str) and entry:
+            document = {**document, name: located(entry, folder)}
+        elif isinstance(entry, dict) and isinstance(entry.get("path"), str) and entry["path"]:
+            document = {**document, name: {**entry, "path": located(entry["path"], folder)}}
     return document
 
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane
-from dicast.app.domain.probes import tried
+from dicast.app.domain.probes import variant_probes
 from dicast.app.refusals import JobRefused
 
 
 def check_probes(job: EvaluationJob, lanes: Sequence[Lane]) -> None:
     """Raise `JobRefused` for a probe that would compare a thing with itself, or that would never be reached."""
-    if job.question is not None and (found := tried(job.probes)):
+    if job.question is not None and (probes := variant_probes(job.probes)):
         raise JobRefused(
-            f"probes: {found[0].probe!r} is tried out behind all items, and a job with a question ends before; "
+            f"probes: {probes[0].probe!r} is tried out behind all items, and a job with a question ends before; "
             "ask it in a job of its own"
         )
-    for probe in tried(job.probes):
+    for probe in variant_probes(job.probes):
         if probe.probe not in ("batching", "order"):
             continue
         if len(job.dimensions) < 2:

@@ -38,13 +38,13 @@ def names() -> list[str]:
     return sorted(path.stem for path in LIBRARY.glob("*.yaml"))
 
 
-def place(name: str, folder: Path | None) -> Path:
+def rubric_path(name: str, folder: Path | None) -> Path:
     """Return the path of the rubric that a job in `folder` names; with None only those of the library may be named.
     Raises `RubricError`."""
     if name.lower().endswith(ENDINGS) or "/" in name:
         if folder is None:
-            known = ", ".join(names())
-            raise RubricError(f"dimensions: {printable(repr(name), 80)} is a file; here, name one of {known}")
+            library = ", ".join(names())
+            raise RubricError(f"dimensions: {printable(repr(name), 80)} is a file; here, name one of {library}")
         path = Path(located(name, folder))
         if not path.is_file():
             raise RubricError(f"dimensions: there is no file {printable(str(path), 300)}")
@@ -59,30 +59,30 @@ def place(name: str, folder: Path | None) -> Path:
 def rubric(name: str, folder: Path | None, read: Read) -> dict[str, Any]:
     """Return the fields of a rubric's dimension, by the name or path that a job in `folder` gives. Raises
     `RubricError`."""
-    path = place(name, folder)
+    path = rubric_path(name, folder)
     fields = read(str(path))
     try:
         Dimension.model_validate(fields)
     except ValidationError as error:
-        told = "; ".join(validation_lines(error, fields, Dimension))
-        raise RubricError(f"{printable(str(path), 300)}: {told}") from None
+        problems = "; ".join(validation_lines(error, fields, Dimension))
+        raise RubricError(f"{printable(str(path), 300)}: {problems}") from None
     return fields
 
 
 def with_rubrics(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
     """Return the job's document with the rubrics that it names inserted; `folder` is as in `rubric`."""
-    given = document.get("dimensions")
-    if isinstance(given, str):
-        given = [given]
-    if not isinstance(given, list):
+    entries = document.get("dimensions")
+    if isinstance(entries, str):
+        entries = [entries]
+    if not isinstance(entries, list):
         return dict(document)
-    return {**document, "dimensions": [_dimension(one, folder, read) for one in given]}
+    return {**document, "dimensions": [_dimension(entry, folder, read) for entry in entries]}
 
 
-def _dimension(given: Any, folder: Path | None, read: Read) -> Any:
-    if isinstance(given, str):
-        return rubric(given, folder, read)
-    if isinstance(given, Mapping) and isinstance(given.get("rubric"), str):
-        changes = {key: value for key, value in given.items() if key != "rubric"}
-        return {**rubric(given["rubric"], folder, read), **changes}
-    return given
+def _dimension(entry: Any, folder: Path | None, read: Read) -> Any:
+    if isinstance(entry, str):
+        return rubric(entry, folder, read)
+    if isinstance(entry, Mapping) and isinstance(entry.get("rubric"), str):
+        changes = {key: value for key, value in entry.items() if key != "rubric"}
+        return {**rubric(entry["rubric"], folder, read), **changes}
+    return entry

@@ -36,7 +36,7 @@ class NoSample(DicastError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SampleWishes:
+class SampleOptions:
     """The number of items to draw, and the method: uniformly; from each value of the metadata `strata` its share; or
     with probabilities that grow with how much the judges of a finished job (its folder and report) `disagreed`. The
     same `seed` draws the same items."""
@@ -48,7 +48,7 @@ class SampleWishes:
     seed: int = 1
 
 
-def write_sample(job: EvaluationJob, wishes: SampleWishes, out: Path) -> int:
+def write_sample(job: EvaluationJob, options: SampleOptions, out: Path) -> int:
     """Draw the sample and write it to `out` (.csv or .jsonl), in random order; return how many items the job has.
 
     It takes the memory of the sample and a few numbers per item. Raises `NoSample`, `NoLibraries`, `DatasetError`,
@@ -57,38 +57,38 @@ def write_sample(job: EvaluationJob, wishes: SampleWishes, out: Path) -> int:
     try:
         import numpy as np  # noqa: PLC0415  (of the extra `scores`)
 
-        rng = np.random.default_rng(wishes.seed)
-        sample, items = _drawn(job, wishes, rng)
+        rng = np.random.default_rng(options.seed)
+        sample, items = _draw(job, options, rng)
     except ImportError as error:
         raise NoLibraries(MISSING) from error
     names = [dimension.id for dimension in job.dimensions]
     chosen = set(sample.chosen.tolist())
-    found = {at: item for at, item in enumerate(_items(job)) if at in chosen}
-    even = wishes.strata is None and wishes.disagreed is None
+    chosen_items = {at: item for at, item in enumerate(_items(job)) if at in chosen}
+    even = options.strata is None and options.disagreed is None
     rows = [
-        _row(found[at], rater, names, None if even else float(sample.probabilities[at]))
-        for rater in wishes.raters or (NOBODY_NAMED,)
+        _row(chosen_items[at], rater, names, None if even else float(sample.probabilities[at]))
+        for rater in options.raters or (NOBODY_NAMED,)
         for at in rng.permutation(sample.chosen).tolist()
     ]
     _write(rows, out, names)
     return items
 
 
-def _drawn(job: EvaluationJob, wishes: SampleWishes, rng: Any) -> tuple[Sample, int]:
+def _draw(job: EvaluationJob, options: SampleOptions, rng: Any) -> tuple[Sample, int]:
     from dicast.app.statistics.sampling import draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
 
     try:
-        if wishes.disagreed is not None:
+        if options.disagreed is not None:
             ids = [item.id for item in _items(job)]
-            return draw_weighted(_disagreement(ids, *wishes.disagreed), wishes.size, rng), len(ids)
-        if wishes.strata is not None:
-            strata = [_stratum(item, wishes.strata) for item in _items(job)]
+            return draw_weighted(_disagreement(ids, *options.disagreed), options.size, rng), len(ids)
+        if options.strata is not None:
+            strata = [_stratum(item, options.strata) for item in _items(job)]
             if all(value == NO_VALUE for value in strata):
                 known = sorted({name for item in _items(job) for name in item.metadata})
-                raise NoSample(f"no item has {wishes.strata!r} in its metadata{alternatives(wishes.strata, known)}")
-            return draw_stratified(strata, wishes.size, rng), len(strata)
+                raise NoSample(f"no item has {options.strata!r} in its metadata{alternatives(options.strata, known)}")
+            return draw_stratified(strata, options.size, rng), len(strata)
         count = sum(1 for _ in _items(job))
-        return draw_sample(count, wishes.size, rng), count
+        return draw_sample(count, options.size, rng), count
     except NoSample:
         raise
     except ValueError as error:
@@ -105,17 +105,17 @@ def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
     if len(report.agents) < 2:
         raise NoSample(f"job {report.job_id} has one judge, who disagrees with nobody")
     spreads = []
-    for of in load_scores(folder, report, by=[]).dimensions:
-        judges, (low, high) = of.judges, of.bounds
+    for dimension in load_scores(folder, report, by=[]).dimensions:
+        judges, (low, high) = dimension.judges, dimension.bounds
         enough = (~np.isnan(judges)).sum(axis=1) >= 2
         spread = np.full(len(judges), np.nan)
         spread[enough] = np.nanstd(judges[enough], axis=1) / (high - low)
         spreads.append(spread)
-    known = {name: at for at, name in enumerate(item_names(folder))}
-    places = np.array([known.get(name, -1) for name in ids])
+    index_of = {name: at for at, name in enumerate(item_names(folder))}
+    places = np.array([index_of.get(name, -1) for name in ids])
     stacked = np.stack(spreads, axis=1)
-    given = ~np.isnan(stacked)
-    sums, counts = np.where(given, stacked, 0.0).sum(axis=1), given.sum(axis=1)
+    present = ~np.isnan(stacked)
+    sums, counts = np.where(present, stacked, 0.0).sum(axis=1), present.sum(axis=1)
     of_item = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
     values = np.where(places >= 0, of_item[places], np.nan)
     if np.isnan(values).all():
@@ -143,13 +143,13 @@ def _items(job: EvaluationJob) -> Iterator[Item]:
 
 
 def _row(item: Item, rater: str, dimensions: Sequence[str], probability: float | None) -> dict[str, Any]:
-    judged = {"text_a": item.text_a, "text_b": item.text_b} if item.kind == "pair" else {"text": _told(item)}
+    judged = {"text_a": item.text_a, "text_b": item.text_b} if item.kind == "pair" else {"text": _rating_text(item)}
     texts = {"prompt": item.prompt, "reference": item.reference, **judged}
     drawn = {} if probability is None else {"probability": probability}
     return {"item_id": item.id, "rater": rater, **drawn, **dict.fromkeys(dimensions), **texts}
 
 
-def _told(item: Item) -> str:
+def _rating_text(item: Item) -> str:
     """Return what people are shown to rate: the text, the conversation turn by turn, or the candidates by their ids,
     which an order names."""
     turns = [f"[{turn.role}] {turn.content or turn.calls}" for turn in item.messages or ()]

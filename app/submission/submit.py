@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dicast.app import datasets
-from dicast.app.domain.arrangement import Expected, arrangement_of
+from dicast.app.domain.arrangement import ExpectedItems, arrangement_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
@@ -20,11 +20,11 @@ from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
 from dicast.app.domain.probes import count_variants
 from dicast.app.domain.rating import RatingCounts
-from dicast.app.domain.text import shown
+from dicast.app.domain.text import excerpt
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.refusals import JobRefused, validated
 from dicast.app.submission.calibrations import calibration_warnings, with_calibration
-from dicast.app.submission.images import SeenItems, anchored
+from dicast.app.submission.images import ItemInspector, with_absolute_paths
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
 from dicast.app.submission.probing import check_probes
 from dicast.app.submission.rubrics import with_rubrics
@@ -36,7 +36,7 @@ from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
 
 
-def checked(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
+def check_job(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
     """Return the job, validated, with an id, and with the rubrics and the calibration that a document names inserted.
 
     Raises `InvalidJob` (a `ValueError`), `RubricError`, `CalibrationError`, or TypeError for what is no job at all.
@@ -99,16 +99,16 @@ class Prepared:
     @property
     def _apart(self) -> int:
         """The extra calls for variants whose dimensions are judged one per call."""
-        alone = count_variants([probe for probe in self.job.probes if probe.probe == "batching"], self.own)
+        alone = count_variants([probe for probe in self.job.probes if probe.probe == "batching"], self.base_items)
         return alone * sum(lane.units_per_item - lane.units_per_item // lane.stride for lane in self.lanes)
 
     @property
-    def own(self) -> int:
+    def base_items(self) -> int:
         """The number of items without their variants."""
         return self.items - self.variants
 
 
-def prepared(
+def prepare(
     job: EvaluationJob | Mapping[str, Any], *, pools: Pools, settings: Settings, image_files: bool = True
 ) -> Prepared:
     """Check everything about a job that can be checked without a store: its shape, its pools, every item of its file.
@@ -116,10 +116,10 @@ def prepared(
     Without `image_files` its items may name no files as images. Raises `InvalidJob`, `UnknownPool`, `JobRefused`,
     `ImageError` or `datasets.DatasetError`.
     """
-    job = anchored(checked(job), Path.cwd())
+    job = with_absolute_paths(check_job(job), Path.cwd())
     if isinstance(job.items, list):
         _check_units(job, len(job.items), settings.max_units)
-    specs = [_deployed(agent, pools) for agent in job.agents]
+    specs = [_pool_specs(agent, pools) for agent in job.agents]
     for agent, of_agent in zip(job.agents, specs, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
     batching = settings.batching_enabled if job.batching is None else job.batching
@@ -133,60 +133,62 @@ def prepared(
     )
     check_probes(job, plan)
     extra: dict[str, str] = {}
-    expected = Expected(arrangement_of(job))
+    expected = ExpectedItems(arrangement_of(job))
     if isinstance(job.items, ItemSource):
         source = job.items.model_copy(update={"path": _absolute(job.items.path)})
         job = job.model_copy(update={"items": source})
-    looked = SeenItems(job, files=image_files)
+    inspector = ItemInspector(job, files=image_files)
     trials = Trials(job)
 
     def count(item: Item) -> None:
         trials.add(item)
         expected.add(item)
 
-    seen = looked.watching(count)
+    visit = inspector.inspecting(count)
     if isinstance(job.items, ItemSource):
         most = max(1, settings.max_units // (len(job.agents) * len(job.dimensions) * job.rounds) + 1)
-        found = datasets.survey(
+        survey = datasets.survey(
             job.items,
             most=most,
             max_text_bytes=settings.max_text_bytes,
-            keep=_kept_fields(job),
+            keep=_required_fields(job),
             misfit=job.misfit,
-            seen=seen,
+            visit=visit,
         )
-        text_bytes, extra["fingerprint"], known = found.text_bytes, found.fingerprint, found.known
-        if found.items == 0:
+        text_bytes, extra["fingerprint"], item_ids = survey.text_bytes, survey.fingerprint, survey.item_ids
+        if survey.items == 0:
             raise datasets.DatasetError(job.items.path, "holds no items")
     else:
         for item in job.items:
-            seen(item)
-        for name, field in _kept_fields(job).items():
+            visit(item)
+        for name, field in _required_fields(job).items():
             if not any(name in item.metadata for item in job.items):
-                near = nearest(name, {known for item in job.items for known in item.metadata})
-                hint = f"; did you mean {shown(repr(near), 80)}?" if near is not None else ""
-                raise JobRefused(f"{field}: no item has {shown(repr(name), 80)} in its metadata{hint}")
+                near = nearest(name, {key for item in job.items for key in item.metadata})
+                hint = f"; did you mean {excerpt(repr(near), 80)}?" if near is not None else ""
+                raise JobRefused(f"{field}: no item has {excerpt(repr(name), 80)} in its metadata{hint}")
         text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
-        known = datasets.KnownItems(item.id for item in job.items)
+        item_ids = datasets.KnownItems(item.id for item in job.items)
     trials.finish()
     _check_units(job, expected.total, settings.max_units)
     ratings = None
     if job.ratings is not None:
         if job.ratings.path is not None:
-            at_home = job.ratings.model_copy(update={"path": _absolute(job.ratings.path)})
-            job = job.model_copy(update={"ratings": at_home})
-        ratings, mark = datasets.survey_ratings(job, known)
+            ratings_source = job.ratings.model_copy(update={"path": _absolute(job.ratings.path)})
+            job = job.model_copy(update={"ratings": ratings_source})
+        ratings, mark = datasets.survey_ratings(job, item_ids)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
-    extra |= _asked(job, expected, plan)
-    job = looked.settled(job, specs)
+    extra |= _question_fields(job, expected, plan)
+    job = inspector.annotated(job, specs)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
-    return Prepared(job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.own)
+    return Prepared(
+        job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.base_items
+    )
 
 
-def _kept_fields(job: EvaluationJob) -> dict[str, str]:
+def _required_fields(job: EvaluationJob) -> dict[str, str]:
     """Return the metadata that items must have, each with the field of the job that needs it."""
-    wanted = dict.fromkeys(job.groups, "groups") | ({job.cluster: "cluster"} if job.cluster is not None else {})
-    return {name: wanted.get(name, "keep") for name in job.kept_of_items}
+    required_by = dict.fromkeys(job.groups, "groups") | ({job.cluster: "cluster"} if job.cluster is not None else {})
+    return {name: required_by.get(name, "keep") for name in job.required_metadata}
 
 
 def _check_units(job: EvaluationJob, items: int, most: int) -> None:
@@ -199,7 +201,7 @@ def _check_units(job: EvaluationJob, items: int, most: int) -> None:
         )
 
 
-def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict[str, str]:
+def _question_fields(job: EvaluationJob, expected: ExpectedItems, plan: Sequence[Lane]) -> dict[str, str]:
     """Return the fields of the job's record about its question: that there is one, and how many pairs of items it
     compares.
 
@@ -216,7 +218,7 @@ def _asked(job: EvaluationJob, expected: Expected, plan: Sequence[Lane]) -> dict
     if not counts[0] or counts[0] != counts[1]:
         raise JobRefused(
             f"question.difference: as many items of one as of the other are needed, got {counts[0]} of "
-            f"{shown(first, 80)} and {counts[1]} of {shown(second, 80)}"
+            f"{excerpt(first, 80)} and {counts[1]} of {excerpt(second, 80)}"
         )
     return {"asks": "1", "pairs": str(counts[0])}
 
@@ -226,11 +228,11 @@ def _absolute(path: str) -> str:
     return str(Path(datasets.located(path, Path.cwd())).resolve())
 
 
-def wanting_libraries(job: EvaluationJob) -> str:
+def field_needing_libraries(job: EvaluationJob) -> str:
     """Return the first field of a job that needs the libraries of the extra `scores` in its workers, '' if none
     does."""
-    wanted = {"question": job.question, "ratings": job.ratings, "groups": job.groups, "calibration": job.calibration}
-    return next((name for name, value in wanted.items() if value), "")
+    fields = {"question": job.question, "ratings": job.ratings, "groups": job.groups, "calibration": job.calibration}
+    return next((name for name, value in fields.items() if value), "")
 
 
 def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
@@ -239,7 +241,7 @@ def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
 
     Raises `JobRefused` for a question, which nobody could answer.
     """
-    field = wanting_libraries(job)
+    field = field_needing_libraries(job)
     if not field or not living:
         return None
     from dicast.app.reports.assessing import INSTALL, SCORES  # noqa: PLC0415  takes long to load
@@ -279,19 +281,19 @@ def traced_submission(tracer: Tracer | None, job: Prepared) -> Iterator[Prepared
         yield replace(job, extra={**job.extra, HEADER: current()})
 
 
-def _deployed(agent: Agent, pools: Pools) -> list[PoolSpec]:
+def _pool_specs(agent: Agent, pools: Pools) -> list[PoolSpec]:
     """Return the pools of an agent's deployments.
 
     Raises `UnknownPool`, or `JobRefused` if two deployments are the same, or a pool does not serve the model.
     """
     specs = [_pool(pools, deployment.pool, f"agents: {agent.name!r}") for deployment in agent.choices]
-    seen: set[tuple[str, str]] = set()
+    places: set[tuple[str, str]] = set()
     for spec, deployment in zip(specs, agent.choices, strict=True):
         _check_model(agent.name, deployment, spec, pools)
         place = spec.name, deployment.model or spec.model
-        if place in seen:
+        if place in places:
             raise JobRefused(f"agents: {agent.name!r} names model {place[1]!r} of pool {place[0]!r} twice")
-        seen.add(place)
+        places.add(place)
     return specs
 
 
@@ -332,17 +334,17 @@ def _check_labels(agent: str, specs: Sequence[PoolSpec], labels: Mapping[str, st
     """Raise `JobRefused` if nodes without the job's labels might make its calls."""
     for spec in specs:
         if missing := {name: value for name, value in labels.items() if spec.labels.get(name) != value}:
-            wanted = ", ".join(f"{name}={value}" for name, value in sorted(missing.items()))
+            demanded = ", ".join(f"{name}={value}" for name, value in sorted(missing.items()))
             fitting = [s.name for s in pools.pools.values() if labels.items() <= s.labels.items()]
             hint = f"these do: {', '.join(fitting)}" if fitting else "no pool does; give one labels in the pools file"
             raise JobRefused(
-                f"labels: the job demands {wanted}, and pool {spec.name!r} of agent {agent!r} does not; {hint}"
+                f"labels: the job demands {demanded}, and pool {spec.name!r} of agent {agent!r} does not; {hint}"
             )
 
 
 def _checked_size(job: EvaluationJob, item: Item, most: int) -> int:
     if (why := job.misfit(item)) is not None:
-        raise JobRefused(f"items: {shown(repr(item.id), 80)} {why}")
+        raise JobRefused(f"items: {excerpt(repr(item.id), 80)} {why}")
     size = item.text_bytes
     if size > most:
         raise JobRefused(f"items: {item.id!r} holds {size} bytes of text, at most {most} (DICAST_MAX_TEXT_BYTES)")

@@ -87,12 +87,12 @@ def _judged(job: EvaluationJob, item: Item) -> Iterable[Item]:
 def with_template(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the job's document with the contents of the template files that it, its agents and its dimensions name. A
     text that has neither `{{` nor a line break is a file name. Raises `JobRefused`."""
-    found = _read("template", document, folder)
+    resolved = _read("template", document, folder)
     for field in ("agents", "dimensions"):
-        if isinstance(parts := found.get(field), list):
+        if isinstance(parts := resolved.get(field), list):
             read = [_read(f"{field}: template", part, folder) if isinstance(part, dict) else part for part in parts]
-            found = {**found, field: read}
-    return found
+            resolved = {**resolved, field: read}
+    return resolved
 
 
 def _read(field: str, document: dict[str, Any], folder: Path) -> dict[str, Any]:

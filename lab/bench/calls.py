@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from dicast.app.domain.answer_schema import room, single_schema
+from dicast.app.domain.answer_schema import answer_limits, single_schema
 from dicast.app.domain.scale import Scale
 from dicast.app.providers.base import ChatRequest, Provider
 from dicast.app.providers.registry import build_provider
@@ -32,7 +32,7 @@ LIMITS = "x-ratelimit-limit-requests: 1000\r\nx-ratelimit-remaining-requests: 99
 HEAD = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{LIMITS}\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
 REQUEST = ChatRequest(
     model="judge", system="You are one judge of a panel. " * 20, user="> A line of a text to be judged. \n" * 60,
-    max_tokens=600, temperature=0.0, schema=single_schema(Scale(), room(600)),
+    max_tokens=600, temperature=0.0, schema=single_schema(Scale(), answer_limits(600)),
 )  # fmt: skip
 WAYS = ("direct", "sdk")
 

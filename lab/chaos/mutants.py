@@ -465,7 +465,7 @@ MUTANTS = (
     Mutant(
         "who was not needed is taken for uncertain",
         "app/domain/escalation.py",
-        "if not board.spared(unit.item, number, unit.dimension):",
+        "if not scoreboard.is_skipped(unit.item, number, unit.dimension):",
         "if True:",
     ),
     Mutant(
@@ -506,8 +506,8 @@ MUTANTS = (
     Mutant(
         "a unit whose workers died is not counted as lost",
         "app/pipeline/endings.py",
-        "WISHED = frozenset({ClaimAnswer.CANCELLED,",
-        "WISHED = frozenset({ClaimAnswer.POISON, ClaimAnswer.CANCELLED,",
+        "WISHED = frozenset({ClaimVerdict.CANCELLED,",
+        "WISHED = frozenset({ClaimVerdict.POISON, ClaimVerdict.CANCELLED,",
     ),
     Mutant(
         "a learned rate is used without its margin",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dicast.app.domain.escalation import settled, standard_error
+from dicast.app.domain.escalation import is_settled, standard_error
 from dicast.app.domain.job import EvaluationJob
 from lab.chaos.own_answers import answer
 
@@ -78,7 +78,7 @@ def verdicts(job: Mapping[str, Any], opinions: Sequence[Mapping[str, Any]]) -> l
         if rule.escalate is not None and not rule.escalate.lossless:
             left = [name for name in agents if name not in answers]
             errors = {name: standard_error(own) for name, own in answers.items()}
-            if not settled(rule, scores, left, dimension.scale, errors):
+            if not is_settled(rule, scores, left, dimension.scale, errors):
                 found.append(f"panel: {item}, {criterion}: {left} were not asked, and {dict(answers)} settle nothing")
             continue
         full = {name: float(answer(agent, dimension, items[item])[0]) for name, agent in agents.items()}

@@ -21,7 +21,7 @@ from dicast.app.domain.plan import lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimAnswer, MessageId, UnitResult, Written
+from dicast.app.ledger.records import ClaimVerdict, MessageId, UnitResult, WriteVerdict
 from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.admission import CallOutcome
@@ -179,7 +179,7 @@ class Tenant:
         """The fence of the unit's claim."""
         ref, item = self._page(position // PAGE), position // DIMENSIONS
         _, _, (claim,) = await ledger.claim(ref, MessageId(position), [position], item)
-        assert claim.verdict is ClaimAnswer.RUN, claim
+        assert claim.verdict is ClaimVerdict.RUN, claim
         return claim.fence
 
     async def record(self, ledger: Ledger, fences: dict[int, int]) -> None:
@@ -187,7 +187,7 @@ class Tenant:
         (page,) = {position // PAGE for position in fences}
         results = [UnitResult(position, fence, RESULT, True) for position, fence in fences.items()]
         recorded = await ledger.record(self._page(page), {"calls": len(fences)}, results)
-        assert set(recorded.written) == {Written.NEW}, recorded
+        assert set(recorded.written) == {WriteVerdict.NEW}, recorded
 
     async def unit(self, connection: Connection, position: int) -> None:
         """One unit from its lease to its result."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.statistics.alpha import alpha
 from dicast.app.statistics.arrays import Floats, Ints
 from dicast.app.statistics.estimates import Estimate, Result, Unknown
@@ -115,7 +115,7 @@ def _groups(drawn: Drawn, better: Drawn, rated: int, rng: np.random.Generator) -
 def _coefficients(drawn: Drawn, rng: np.random.Generator) -> dict[str, Result]:
     judge = judge_with_people(drawn.judges[:, 1], drawn.people, "interval", LEVELS, rng)
     person = person_with_others(drawn.people, "ordinal", LEVELS, rng)
-    judges = among(drawn.judges, "interval", LEVELS, rng)
+    judges = inter_rater_agreement(drawn.judges, "interval", LEVELS, rng)
     found = {f"judge: {name}": getattr(judge, name) for name in ("pearson", "spearman", "kendall")}
     found |= {f"people: {name}": getattr(person, name) for name in ("pearson", "spearman", "kendall")}
     return found | {

@@ -175,7 +175,7 @@ def main() -> int:
     for line in found:
         mark = "" if line.held else "  <-- missed"
         shown = line.found
-        told = f"{shown.value:7.3f} ({shown.low:.3f} to {shown.high:.3f})" if shown.known else shown.reason
+        told = f"{shown.value:7.3f} ({shown.low:.3f} to {shown.high:.3f})" if shown.is_known else shown.reason
         sys.stdout.write(f"{line.dimension:13}{line.what:18}{line.planted:8.3f}  {told}{mark}\n")
     assert report.statistics is not None
     wrong = [name for of in report.statistics.dimensions for name in wrong_differences(of, truth)]

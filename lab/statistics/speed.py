@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.calibration import cross_fitted
 from dicast.app.statistics.combining import combine_mean
@@ -59,7 +59,10 @@ def everything(frame: pd.DataFrame, rng: np.random.Generator) -> int:
 def _dimension(checked: Checked, dimension: str, items: list[str], rng: np.random.Generator) -> int:
     scores = table(checked, dimension, items=items)
     judges, people = scores.of(JUDGES), scores.of(PEOPLE)
-    found: list[object] = [among(judges, "ordinal", LEVELS, rng), among(people, "ordinal", LEVELS, rng)]
+    found: list[object] = [
+        inter_rater_agreement(judges, "ordinal", LEVELS, rng),
+        inter_rater_agreement(people, "ordinal", LEVELS, rng),
+    ]
     found += [judge_with_people(judges[:, at], people, "ordinal", LEVELS, rng) for at in range(len(JUDGES))]
     found += [person_with_others(people, "ordinal", LEVELS, rng)]
     found += [effective_judges(judges, people, rng)]

@@ -100,7 +100,7 @@ def test_a_report_tells_bias_and_ceiling_and_what_judges_save() -> None:
     assert of.voices[1].bias.low > 0 > of.voices[2].bias.high  # type: ignore[operator]
     assert any("j1 scores above people" in line for line in of.summary)
     assert any("j2 scores below people" in line for line in of.summary)
-    assert of.person is not None and of.person.pearson.known and of.independent.known
+    assert of.person is not None and of.person.pearson.is_known and of.independent.is_known
     assert of.people is not None and of.judges is not None
 
 
@@ -120,7 +120,7 @@ def test_without_ratings_the_report_says_what_it_cannot_know() -> None:
     of = checked(found)
     assert not found.rated and len(found.unknowable) == 4
     assert of.person is None and of.people is None and of.judges is not None
-    assert all(not voice.pearson.known for voice in of.voices)
+    assert all(not voice.pearson.is_known for voice in of.voices)
     assert "Nobody has rated this dimension" in of.summary[0]
 
 
@@ -194,7 +194,7 @@ def test_replicates_are_averaged_and_what_counts_levels_is_told_of_the_first() -
     assert of.voices[0].confusion == alone.voices[0].confusion
     assert of.voices[0].pearson.value != alone.voices[0].pearson.value
     repeats = of.voices[0].repeats
-    assert repeats is not None and repeats.known and alone.voices[0].repeats is None
+    assert repeats is not None and repeats.is_known and alone.voices[0].repeats is None
 
 
 def test_groups_are_ranked_and_compared() -> None:
@@ -215,7 +215,7 @@ def test_groups_are_ranked_and_compared() -> None:
     p = {(d.first, d.second): d.p for d in found.differences}
     assert p["a", "b"] < 0.001 and p["b", "c"] < 0.001 and p["a", "c"] > 0.05  # type: ignore[operator]
     apart = checked(assess(a_job(scores, people, groups=labels))).groups[0]
-    assert apart.means[0].people is not None and apart.means[0].people.known
+    assert apart.means[0].people is not None and apart.means[0].people.is_known
     width = [d.differences[0].difference.high - d.differences[0].difference.low for d in (found, apart)]  # type: ignore[operator]
     assert width[0] < width[1], "pairs of one question differ less"
 

@@ -70,7 +70,9 @@ def written(folder: Path, scale: str, situation: str, rng: np.random.Generator) 
     write_ratings(folder, "job-1", NOW, ratings)
     given = {
         "agents": [ReportAgent(name=name, model="m", judge=name) for name in ("strict", "kind")],
-        "dimensions": [ReportDimension.of(dimension, PanelRule(combine="majority" if scale == "nominal" else "mean"))],
+        "dimensions": [
+            ReportDimension.from_dimension(dimension, PanelRule(combine="majority" if scale == "nominal" else "mean"))
+        ],
         "keep": ["system", "list", "candidate_a", "candidate_b", "text.chars"], "groups": ["system"],
         "probes": [] if compared else ["verbosity"], "orders": "both" if compared else None, "rated": bool(people),
     }  # fmt: skip
@@ -84,7 +86,7 @@ def test_each_estimate_has_an_interval_or_a_reason(tmp_path: Path, scale: str, s
     found = compute(job_folder(tmp_path, "job-1"), report)
     held(found)
     assert JobStatistics.model_validate_json(found.model_dump_json()) == found
-    known = sum(one.known for one in figures(found))
+    known = sum(one.is_known for one in figures(found))
     assert (known > 15) if situation == "good" else (known < len(list(figures(found)))), known
     if situation == "two items" and scale not in ("preference", "strength"):  # a share of wins has bounds all the same
         assert known == 0, "two items are no sample"

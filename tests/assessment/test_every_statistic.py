@@ -118,7 +118,7 @@ def test_probes_have_intervals_or_reasons_too() -> None:
     found = assess(a_probed_job(np.random.default_rng(1), [Bent(), Bent(obeys=0.6)], items=60, drawn=30, rounds=2))
     held(found)
     probes = [probe for of in found.dimensions for probe in of.probes]
-    assert sum(probe.effect.known for probe in probes) > 10 and any(probe.families for probe in probes)
+    assert sum(probe.effect.is_known for probe in probes) > 10 and any(probe.families for probe in probes)
 
 
 GOOD = draws("strict kind"), draws("ada ben", seed=2)
@@ -154,7 +154,7 @@ def test_every_statistic_has_an_interval_or_says_why_not(tmp_path: Path, name: s
     rated, unrated = found.dimensions
     assert unrated.person is None and "Nobody has rated this dimension" in unrated.summary[0]
     if name == "as it should be":
-        assert sum(one.known for one in figures(rated)) > 40
+        assert sum(one.is_known for one in figures(rated)) > 40
     out = StringIO()
     kept = report.model_copy(update={"statistics": found})
     print_statistics(kept, Console(file=out, width=120), figures=True)

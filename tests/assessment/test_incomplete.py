@@ -17,7 +17,7 @@ from dicast.app.assessment.assess import assess
 from dicast.app.assessment.auditing import audited
 from dicast.app.assessment.scores import DimensionScores, JobScores, People
 from dicast.app.assessment.words import summary
-from dicast.app.domain.escalation import is_audited, settled
+from dicast.app.domain.escalation import is_audited, is_settled
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.question import JobAnswer, Question
@@ -67,7 +67,7 @@ def finished(
         given: dict[str, float] = {}
         for at, judge in enumerate(JUDGES):
             everybody = rule.escalate is None or is_audited(rule, f"item-{n}")
-            needed = everybody or not settled(rule, given, JUDGES[at:], SCALE)
+            needed = everybody or not is_settled(rule, given, JUDGES[at:], SCALE)
             more_of = {} if needed else {"not_needed": True}
             score = int(judges[judge][n]) if needed else None
             opinions.append(opinion(n, judge, score, metadata={"system": "ab"[n % 2], "text.chars": 9 + n}, **more_of))
@@ -110,12 +110,12 @@ def test_a_judge_who_was_asked_where_others_disagreed_is_not_told_of(tmp_path: P
     assert third.spared == report.spared > ITEMS / 4 and first.spared == second.spared == panel.spared == 0
     for name in ("mean", "pearson", "kappa", "bias", "upper_limit"):
         assert "asked only where the judges before it" in (getattr(third, name).reason or ""), name
-        assert getattr(first, name).known and getattr(panel, name).known
+        assert getattr(first, name).is_known and getattr(panel, name).is_known
     assert third.peoples_mean is None and third.confusion is None and 0 < third.missing < 1
     assert of.judges is not None and (of.judges.raters, of.judges.left_out) == (2, ["third"])
     assert (of.independent.reason or "").startswith("the later judges were asked only where")
     unsaid = [probe for probe in of.probes if probe.voice == "third"]
-    assert unsaid and all(probe.p is None and not probe.effect.known for probe in unsaid)
+    assert unsaid and all(probe.p is None and not probe.effect.is_known for probe in unsaid)
     assert sum(probe.p is not None for probe in of.probes) == 3
     said = printed(report, found)
     assert "third was asked only where the judges before had not settled the outcome" in said
@@ -125,7 +125,7 @@ def test_a_judge_who_was_asked_where_others_disagreed_is_not_told_of(tmp_path: P
     for of_some, of_all in zip(figures(panel), figures(other.voices[-1]), strict=True):
         assert of_some.value == of_all.value, "its verdicts are the full panel's"
     judges = other.judges
-    assert judges is not None and judges.raters == 3 and other.voices[2].pearson.known
+    assert judges is not None and judges.raters == 3 and other.voices[2].pearson.is_known
     cell, full = report.by_dimension[0], whole.by_dimension[0]
     apart = [np.abs(scores()[0]["first"] - scores()[0]["second"]).mean(), full.mean_difference]
     assert cell.mean_difference == pytest.approx(apart[0]) and cell.pairs == ITEMS
@@ -182,7 +182,8 @@ def test_where_one_judge_alone_was_asked_everywhere_nothing_is_said_of_their_agr
 def answered(judged: int, **asked: Any) -> JobAnswer:
     question = Question.model_validate({"dimension": "clear", **asked})
     return JobAnswer(
-        question=question.worded("clear"), state="yes", value=3.4, low=3.1, high=3.7, confidence=0.99, items=judged - 5,
+        question=question.sentence("clear"), state="yes", value=3.4, low=3.1, high=3.7, confidence=0.99,
+        items=judged - 5,
         missing=0, population=ITEMS, asked=question,
     )  # fmt: skip
 
@@ -260,7 +261,7 @@ def test_what_is_told_of_later_judges_is_what_a_job_of_the_audits_items_would_te
     (theirs,) = assess(alone).dimensions
     for name in ("mean", "pearson", "kappa", "bias", "upper_limit"):
         told, exact = getattr(third, name), getattr(theirs.voices[2], name)
-        assert told.known and told.value == pytest.approx(exact.value) and told.items == exact.items, name
+        assert told.is_known and told.value == pytest.approx(exact.value) and told.items == exact.items, name
     assert third.confusion == theirs.voices[2].confusion and of.independent.value == theirs.independent.value
     means, exact_means = third.peoples_mean, theirs.voices[2].peoples_mean
     assert means is not None and means == exact_means

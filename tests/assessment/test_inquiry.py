@@ -57,7 +57,7 @@ def test_all_items_make_it_exact_and_none_say_nothing():
     assert answer_of(asked, "good", SCALE, [3.0, 2.0, 3.0, math.nan], 4).state == "no"
     nothing = answer_of(asked, "good", SCALE, [math.nan, math.nan], 2, ended=True)
     assert (nothing.state, nothing.value, nothing.items, nothing.missing) == ("open", None, 0, 2)
-    assert "cannot be said, because nothing has a score" in nothing.told()
+    assert "cannot be said, because nothing has a score" in nothing.sentence()
 
 
 def test_an_end_before_the_answer_tells_how_far_it_was():
@@ -65,7 +65,7 @@ def test_an_end_before_the_answer_tells_how_far_it_was():
     spent = answer_of(asked, "good", SCALE, given, 400, spent=True, ended=True)
     assert spent.state == "spent"
     assert spent.low < 3.9 < spent.high
-    assert "Not answered: its calls are spent; 3." in spent.told()
+    assert "Not answered: its calls are spent; 3." in spent.sentence()
     cancelled = answer_of(asked, "good", SCALE, given, 400, ended=True)
     assert cancelled.state == "open"
     assert (cancelled.low, cancelled.high) == (spent.low, spent.high)

@@ -44,7 +44,7 @@ def finished(
         Rating(f"item-{n}", "clear", who, float(scores[n])) for who, scores in people.items() for n in range(RATED)
     ]
     write_ratings(root, "job-1", NOW, ratings)
-    dimension = ReportDimension.of(
+    dimension = ReportDimension.from_dimension(
         Dimension.model_validate({"id": "clear", "instructions": "?", "scale": scale}),
         PanelRule(combine="majority"),
     )
@@ -85,9 +85,9 @@ def test_labels_without_an_order_are_counted(tmp_path: Path) -> None:
     for voice in of.voices:
         assert voice.mean.reason == "labels without an order have no mean" and voice.peoples_mean is None
         assert voice.pearson.reason == voice.bias.reason == "labels have no distances"
-        assert voice.kappa.known and voice.confusion is not None and len(voice.confusion) == 3
+        assert voice.kappa.is_known and voice.confusion is not None and len(voice.confusion) == 3
     assert sharp.kappa.low > dull.kappa.high and panel.kappa.value > dull.kappa.value  # type: ignore[operator]
-    assert of.judges is not None and of.judges.alpha.known and not of.judges.icc_single.known
+    assert of.judges is not None and of.judges.alpha.is_known and not of.judges.icc_single.is_known
     assert [share.label for share in of.shares] == ["money", "law", "health"]
     planted = [np.mean([judge == at for judge in judges.values()]) for at in range(3)]
     assert [share.judges.value for share in of.shares] == pytest.approx(planted)
@@ -111,7 +111,7 @@ def test_ordered_labels_have_shares_and_a_mean(tmp_path: Path) -> None:
     folder, report = finished(tmp_path, "pass_fail", {"one": mistaken(passed, 0.2, rng, 2)}, {"ada": passed})
     of = statistics(folder, report)
     assert [share.label for share in of.shares] == ["fail", "pass"]
-    assert known(of.shares[1].people, float(passed.mean())) and of.voices[0].mean.known
+    assert known(of.shares[1].people, float(passed.mean())) and of.voices[0].mean.is_known
     whole = of.voices[0].peoples_mean
     assert whole is not None and whole.powered.value == pytest.approx(of.shares[1].people.value, abs=1e-9)
 
@@ -130,7 +130,7 @@ def test_preferences_rank_those_that_were_compared(tmp_path: Path, names: tuple[
     of = statistics(folder, report)
     found = of.preferences
     assert found is not None and found.reason is None
-    assert known(found.people, float((truth / 2 + 0.5).mean())) and found.ties.known
+    assert known(found.people, float((truth / 2 + 0.5).mean())) and found.ties.is_known
     assert [one.name for one in found.contestants] == ["w", "x", "y", "z"]
     assert found.contestants[0].ranks[0] > 0.95 and sum(found.contestants[0].ranks) == pytest.approx(1)
     assert found.contestants[0].strength.low > found.contestants[3].strength.high  # type: ignore[operator]
@@ -144,7 +144,7 @@ def test_nobody_is_ranked_without_names(tmp_path: Path) -> None:
     assert of.preferences is not None and of.preferences.contestants == []
     assert (of.preferences.reason or "").startswith("the job keeps no metadata candidate_a and candidate_b")
     assert of.preferences.people.reason == "nobody has rated this dimension"
-    assert not any(one.known for one in figures(of) if one is of.preferences.people)
+    assert not any(one.is_known for one in figures(of) if one is of.preferences.people)
 
 
 def test_who_never_lost_has_no_strength(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_who_never_lost_has_no_strength(tmp_path: Path) -> None:
     of = statistics(folder, report)
     found = of.preferences
     assert found is not None and "strength is unbounded" in (found.reason or "")
-    assert not found.wins.known
+    assert not found.wins.is_known
     assert [(rate.name, rate.wins.value) for rate in found.rates] == [("a", 1.0), ("b", 0.0)]
     assert found.rates[0].wins.low > 0.9 and found.rates[1].wins.high < 0.1  # type: ignore[operator]
     first, second = found.contestants

@@ -24,7 +24,9 @@ from tests.assessment.test_every_statistic import held
 from tests.reports.building import NOW, header, opinion
 
 PAIRS = 240
-CHOICE = ReportDimension.of(Dimension.model_validate({"id": "clear", "instructions": "?", "scale": "preference"}))
+CHOICE = ReportDimension.from_dimension(
+    Dimension.model_validate({"id": "clear", "instructions": "?", "scale": "preference"})
+)
 
 
 def judge(rng: np.random.Generator, better: Any, noise: float, first: float, rounds: int) -> Any:
@@ -108,10 +110,10 @@ def test_who_always_takes_the_first_is_accused_although_nothing_varies(tmp_path:
     always = np.tile([1, -1], (PAIRS, 1))
     of = finished(tmp_path, {"stubborn": always})
     (found,) = by_voice(of).values()
-    assert not found.effect.known and found.p is not None and found.p < 1e-9
+    assert not found.effect.is_known and found.p is not None and found.p < 1e-9
     assert found.first is not None and found.first.value == 1 and found.first.low > 0.98  # type: ignore[operator]
     assert any("shown first: the first one wins in 100 %" in line for line in of.summary)
-    assert of.preferences is not None and not of.preferences.ties.known, "all of them turned: ties"
+    assert of.preferences is not None and not of.preferences.ties.is_known, "all of them turned: ties"
 
 
 def test_judges_who_only_err_are_seldom_accused() -> None:
@@ -138,7 +140,7 @@ def test_wins_are_told_of_each_and_of_each_against_each(tmp_path: Path) -> None:
     met = {(one.first, one.second): one for one in found.meetings}
     assert set(met) == {("x", "y"), ("x", "z"), ("y", "z")} and met["x", "z"].pairs == PAIRS / 3
     assert met["x", "z"].wins.low > 0.6  # type: ignore[operator]
-    assert all(mean.wins is not None and mean.wins.known for mean in of.groups[0].means)
+    assert all(mean.wins is not None and mean.wins.is_known for mean in of.groups[0].means)
 
 
 def test_a_panel_that_was_asked_in_one_order_has_no_such_probe(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_tau_is_the_librarys_list_by_list_and_better_judges_have_more_of_it() ->
         assert one.agreeing.value == pytest.approx(alike)
     among = np.mean([stats.kendalltau(rated[0][n], rated[1][n]).statistic for n in range(LISTS)])
     assert person.tau.value == pytest.approx(among)
-    assert good.tau.low > bad.tau.high and panel.tau.known  # type: ignore[operator]
+    assert good.tau.low > bad.tau.high and panel.tau.is_known  # type: ignore[operator]
     assert any("orders the lists as people do with a Kendall's tau of" in line for line in of.summary)
 
 

@@ -19,7 +19,7 @@ from dicast.app.assessment.words import (
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     AttackFound,
-    CalibratedVoice,
+    CalibratedRater,
     Contestant,
     GroupDifference,
     GroupMean,
@@ -29,7 +29,7 @@ from dicast.app.domain.judge_statistics import (
     PreferenceStatistics,
     ProbeStatistics,
     RankingAgreement,
-    VoiceStatistics,
+    RaterStatistics,
     WinRate,
 )
 from dicast.app.domain.panel import LearnedPanel, PanelRule
@@ -44,14 +44,14 @@ def fig(value: float, low: float, high: float) -> Figure:
 WHY = Figure.unknown("only 2 items were rated")
 
 
-def voice(name: str, kind: str = "judge", **changes: Any) -> VoiceStatistics:
+def voice(name: str, kind: str = "judge", **changes: Any) -> RaterStatistics:
     figures = dict.fromkeys(("pearson", "spearman", "kendall", "kappa", "bias", "lower_limit", "upper_limit"), WHY)
-    return VoiceStatistics(name=name, kind=kind, **{  # type: ignore[arg-type]
+    return RaterStatistics(name=name, kind=kind, **{  # type: ignore[arg-type]
         "base_rate": None, "confusion": None, "items": 50, "missing": 0.0, **figures, **changes,
     })  # fmt: skip
 
 
-def told(*voices: VoiceStatistics, person: VoiceStatistics | None = None, **more: Any) -> list[str]:
+def told(*voices: RaterStatistics, person: RaterStatistics | None = None, **more: Any) -> list[str]:
     given: dict[str, Any] = {
         "person": person or voice("a person", "people"), "independent": WHY, "groups": [],
         "known_probabilities": False, **more,
@@ -59,7 +59,7 @@ def told(*voices: VoiceStatistics, person: VoiceStatistics | None = None, **more
     return summary(voices, given.pop("person"), given.pop("independent"), given.pop("groups"), **given)
 
 
-def means(powered: Figure, alone: Figure, saved: float | None, reason: str | None = None) -> VoiceStatistics:
+def means(powered: Figure, alone: Figure, saved: float | None, reason: str | None = None) -> RaterStatistics:
     found = PeoplesMean(powered=powered, people_alone=alone, judges_weight=1.0, saved=saved, saved_reason=reason)
     return voice("panel", "panel", peoples_mean=found)
 
@@ -180,8 +180,8 @@ def test_groups_are_told_with_the_first_and_what_is_clear_of_chance() -> None:
 # ----------------------------------------------------------------------------------------- calibration, panels, labels
 def test_a_calibration_is_told_of_the_panel_or_the_one_judge() -> None:
     values = {"raw": fig(3, 2, 4), "calibrated": fig(2.5, 2.1, 2.9), "bias": WHY, "method": "isotonic"}
-    one = CalibratedVoice(name="a", kind="judge", learned_on=1200, differing=["prompt", "model"], **values)  # type: ignore[arg-type]
-    whole = CalibratedVoice(name="panel", kind="panel", learned_on=1200, differing=["model"], **values)  # type: ignore[arg-type]
+    one = CalibratedRater(name="a", kind="judge", learned_on=1200, differing=["prompt", "model"], **values)  # type: ignore[arg-type]
+    whole = CalibratedRater(name="panel", kind="panel", learned_on=1200, differing=["model"], **values)  # type: ignore[arg-type]
     assert list(calibrated_words([one, whole])) == [
         "Calibrated (isotonic, learned on 1,200 rated items), the panel's mean is 2.50 (2.10 to 2.90) instead of "
         "3.00 (2.00 to 4.00); that the map itself may err is not in this interval.",

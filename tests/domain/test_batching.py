@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.batching import MAX_NAMED_CHARS, divide_usage, named
+from dicast.app.domain.batching import MAX_LABEL_CHARS, batch_label, divide_usage
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.opinion import Usage
 
@@ -33,6 +33,6 @@ def test_nothing_cannot_be_divided_among_none() -> None:
 
 def test_a_call_is_named_by_its_dimensions() -> None:
     dimensions = [Dimension(id=f"dim-{n}", instructions="?") for n in range(100)]
-    assert named(dimensions[:1]) == "dim-0"
-    assert named(dimensions[:3]) == "dim-0, dim-1, dim-2"
-    assert len(named(dimensions)) == MAX_NAMED_CHARS and named(dimensions).endswith("...")
+    assert batch_label(dimensions[:1]) == "dim-0"
+    assert batch_label(dimensions[:3]) == "dim-0, dim-1, dim-2"
+    assert len(batch_label(dimensions)) == MAX_LABEL_CHARS and batch_label(dimensions).endswith("...")

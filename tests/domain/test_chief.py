@@ -8,7 +8,7 @@ import random
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.chief import ARGUMENT_CHARS, LEAST_CHARS, heard, told_opinions, unheard
+from dicast.app.domain.chief import ARGUMENT_CHARS, LEAST_CHARS, has_no_opinion, matching_opinions, visible_opinions
 from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
@@ -41,7 +41,7 @@ def an_opinion(judge, score, argument="Because.", criterion="d0", replicate=0, *
 
 def test_a_chief_is_asked_behind_all_others_and_its_score_is_the_panels():
     job = a_job(judges=("cleo", "ada", "ben"))
-    assert (job.chief, stages_of(job), job.keeps_board) == ("cleo", [1, 0, 0], False)
+    assert (job.chief, stages_of(job), job.keeps_scoreboard) == ("cleo", [1, 0, 0], False)
     rule = job.panel_of(job.dimensions[0])
     assert rule == PanelRule(combine="chief", chief="cleo")
     assert rule.combined({"ada": 1.0, "ben": 2.0, "cleo": 5.0}) == 5.0
@@ -78,9 +78,9 @@ def test_the_others_are_told_without_names_and_in_an_order_that_is_as_good_as_ch
     first = []
     for item in job.items:
         given = [an_opinion(name, at + 1) | {"item_id": item.id} for at, name in enumerate(("ada", "ben", "dora"))]
-        told = told_opinions(job, given)
+        told = visible_opinions(job, given)
         random.Random(item.id).shuffle(given)
-        assert told_opinions(job, [*given, given[0]]) == told
+        assert visible_opinions(job, [*given, given[0]]) == told
         assert [one.judge for one in told] == [1, 2, 3] and sorted(one.said for one in told) == ["1", "2", "3"]
         first.append(told[0].said)
     assert all(45 <= first.count(said) <= 90 for said in "123")
@@ -88,33 +88,33 @@ def test_the_others_are_told_without_names_and_in_an_order_that_is_as_good_as_ch
 
 def test_a_judge_without_a_score_is_told_as_absent():
     job = a_job()
-    told = told_opinions(job, [an_opinion("ada", None), an_opinion("ben", 4)])
+    told = visible_opinions(job, [an_opinion("ada", None), an_opinion("ben", 4)])
     assert {(one.said, one.argument) for one in told} == {(None, ""), ("4", "Because.")}
-    assert not unheard(told, 0, "d0")
-    assert unheard(told_opinions(job, [an_opinion("ada", None), an_opinion("ben", None)]), 0, "d0")
+    assert not has_no_opinion(told, 0, "d0")
+    assert has_no_opinion(visible_opinions(job, [an_opinion("ada", None), an_opinion("ben", None)]), 0, "d0")
 
 
 def test_scores_are_told_in_the_words_of_their_scale_and_in_the_order_that_the_chief_is_shown():
     labels = a_job(scale={"labels": ["poor", 'so "so"', "good"]})
-    assert told_opinions(labels, [an_opinion("ada", 1)])[0].said == '"so \\"so\\""'
+    assert visible_opinions(labels, [an_opinion("ada", 1)])[0].said == '"so \\"so\\""'
     listed = a_job(scale={"checklist": ["One?", "Two?", "Three?"]})
-    told = told_opinions(listed, [an_opinion("ada", 2, answers=[True, False, True])])
+    told = visible_opinions(listed, [an_opinion("ada", 2, answers=[True, False, True])])
     assert told[0].said == "2 of 3 yes (yes, no, yes)"
     pairs = a_job(scale="preference", items=[{"id": "i0", "text_a": "A.", "text_b": "B."}])
-    told = told_opinions(pairs, [an_opinion("ada", 1), an_opinion("ada", 1, replicate=1)])
+    told = visible_opinions(pairs, [an_opinion("ada", 1), an_opinion("ada", 1, replicate=1)])
     assert [(one.round, one.said) for one in told] == [(0, '"A"'), (1, '"B"')]
-    assert [one.said for one in heard(told, 1, ["d0"])] == ['"B"']
+    assert [one.said for one in matching_opinions(told, 1, ["d0"])] == ['"B"']
 
 
 @pytest.mark.parametrize("judges, most", [(3, ARGUMENT_CHARS), (41, 600), (1000, LEAST_CHARS)])
 def test_what_is_told_of_an_argument_is_bounded(judges, most):
     names = [f"judge{n}" for n in range(judges - 1)]
-    told = told_opinions(a_job(judges=(*names, "cleo")), [an_opinion(name, 1, "x" * 20_000) for name in names])
+    told = visible_opinions(a_job(judges=(*names, "cleo")), [an_opinion(name, 1, "x" * 20_000) for name in names])
     assert len(told) == judges - 1 and {len(one.argument) for one in told} == {most}
 
 
 def a_told_item(job, *given, **fields):
-    return Item(**{"id": "i0", "text": "A text."} | fields, opinions=told_opinions(job, given))
+    return Item(**{"id": "i0", "text": "A text."} | fields, opinions=visible_opinions(job, given))
 
 
 def test_arguments_of_judges_are_quoted_as_all_material_is():

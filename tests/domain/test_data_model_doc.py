@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from dicast.app.domain import verdict
-from dicast.app.domain.answer_schema import room, single_schema
+from dicast.app.domain.answer_schema import answer_limits, single_schema
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
@@ -46,7 +46,7 @@ def job() -> EvaluationJob:
 
 
 def test_the_documented_schemas_are_the_ones_that_are_sent(job: EvaluationJob) -> None:
-    assert block("single schema") == single_schema(Scale(), room(1024))
+    assert block("single schema") == single_schema(Scale(), answer_limits(1024))
     prompt = batch_prompt(job.agents[0], job.dimensions, Item(id="1", text="Text."), NONCE)
     assert block("batch schema") == prompt.schema
     assert json.dumps(block("batch schema")) == json.dumps(prompt.schema), "the order of keys matters"

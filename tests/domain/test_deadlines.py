@@ -61,8 +61,10 @@ def test_a_job_says_them_in_its_own_words_and_keeps_them():
 
 
 def test_bounds_in_ms():
-    assert Bounds.of(unit_deadline_s=0.0, finish_by=None, max_pool_down_s=0.0) == Bounds()
-    assert Bounds.of(unit_deadline_s=1.5, finish_by=60.0, max_pool_down_s=20.0) == Bounds(1500, 60_000, None, 20_000)
+    assert Bounds.from_options(unit_deadline_s=0.0, finish_by=None, max_pool_down_s=0.0) == Bounds()
+    assert Bounds.from_options(unit_deadline_s=1.5, finish_by=60.0, max_pool_down_s=20.0) == Bounds(
+        1500, 60_000, None, 20_000
+    )
     instant = "2030-06-01T18:00:00.250Z"
-    by = Bounds.of(unit_deadline_s=0.0, finish_by=instant, max_pool_down_s=0.0)
+    by = Bounds.from_options(unit_deadline_s=0.0, finish_by=instant, max_pool_down_s=0.0)
     assert by == Bounds(finish_at_ms=instant_ms(instant)) and by.finish_at_ms == 1_906_567_200_250

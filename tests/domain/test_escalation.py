@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.board import ENDED, NOT_NEEDED, Board, Layout, mark_of
-from dicast.app.domain.escalation import earliest, is_audited, is_needed, settled, stages_of, standard_error
+from dicast.app.domain.board import ENDED, NOT_NEEDED, Layout, Scoreboard, mark_of
+from dicast.app.domain.escalation import (
+    earliest_settlement,
+    is_audited,
+    is_needed,
+    is_settled,
+    stages_of,
+    standard_error,
+)
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.plan import Unit, lanes
@@ -59,9 +66,9 @@ def test_what_is_settled_stays_whatever_the_others_say_or_do_not(rule, judges):
         for scores in product(range(SCALE.min, SCALE.max + 1), repeat=asked):
             given, left = dict(zip(names, scores, strict=False)), names[asked:]
             found = set(verdicts(rule, given, left))
-            if settled(rule, given, left, SCALE):
+            if is_settled(rule, given, left, SCALE):
                 assert found == {rule.combined(given)}, given
-                assert asked >= earliest(rule, names, SCALE)
+                assert asked >= earliest_settlement(rule, names, SCALE)
             elif rule.threshold is not None or rule.combine in {"worst", "median"}:
                 assert len(found) > 1 or None in found, given  # and none is asked who could have been spared
 
@@ -73,7 +80,7 @@ def test_the_study_of_escalation_decides_the_same(asked, left):
 
     def ours(scores, **rule):
         given = {f"judge{n}": float(score) for n, score in enumerate(scores)}
-        return settled(PanelRule(escalate=rule.pop("escalate", {}), **rule), given, others, SCALE)
+        return is_settled(PanelRule(escalate=rule.pop("escalate", {}), **rule), given, others, SCALE)
 
     for scores in product(range(low, high + 1), repeat=asked):
         assert ours(scores, combine="majority") == majority_settled(scores, left)
@@ -112,19 +119,19 @@ def test_the_study_of_uncertainty_decides_the_same(weights):
                 theirs = certain(
                     standard_errors(padded).tolist(), 1, within=rule.escalate.uncertainty, weights=of_asked
                 )
-                assert settled(rule, given, ["later"], SCALE, errors) == theirs, (answers, rule)
+                assert is_settled(rule, given, ["later"], SCALE, errors) == theirs, (answers, rule)
                 decided.add((asked, theirs))
     assert decided == set(product((1, 2, 3), (False, True)))
 
 
 def test_nobody_is_spared_without_a_score():
     for rule in RULES:
-        assert not settled(rule, {}, ["d"], SCALE)
-        assert settled(rule, {}, [], SCALE)
+        assert not is_settled(rule, {}, ["d"], SCALE)
+        assert is_settled(rule, {}, [], SCALE)
     by_difference = PanelRule(escalate={"difference": 1})
-    assert not settled(by_difference, {"a": 3}, ["b", "c"], SCALE)
-    assert settled(by_difference, {"a": 3, "b": 3.5}, ["c"], SCALE)
-    assert not settled(by_difference, {"a": 3, "b": 4}, ["c"], SCALE)
+    assert not is_settled(by_difference, {"a": 3}, ["b", "c"], SCALE)
+    assert is_settled(by_difference, {"a": 3, "b": 3.5}, ["c"], SCALE)
+    assert not is_settled(by_difference, {"a": 3, "b": 4}, ["c"], SCALE)
 
 
 UNCERTAIN = {"combine": "mean", "escalate": {"uncertainty": 0.5}}
@@ -157,7 +164,7 @@ def test_the_first_who_cannot_settle_anything_are_asked_at_once():
         {"id": "e", "instructions": "x", "scale": scale},
     ]
     job = a_job(3, mixed)
-    assert stages_of(job) == [0, 0, 1] and job.keeps_board and not a_job(3).keeps_board
+    assert stages_of(job) == [0, 0, 1] and job.keeps_scoreboard and not a_job(3).keeps_scoreboard
     plan = lanes([("p",)] * 3, 2, 1, [False] * 3, stages_of(job))
     assert [(lane.agents, lane.stage) for lane in plan] == [((0, 1), 0), ((2,), 1)]
 
@@ -174,7 +181,7 @@ def board_of(job, scores):
         mark = {None: ENDED, "spared": NOT_NEEDED}.get(score) or mark_of(score, lowest[dimension])
         at = 2 * layout.place(Unit(0, number, agent, dimension))
         data[at : at + 2] = bytes([mark // 128, mark % 128])
-    return Board(layout, lowest, 0, 1, bytes(data))
+    return Scoreboard(layout, lowest, 0, 1, bytes(data))
 
 
 def test_a_judge_who_failed_is_absent_and_one_with_replicates_counts_by_their_mean():

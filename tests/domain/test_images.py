@@ -15,10 +15,10 @@ from dicast.app.domain.image import (
     MAX_IMAGE_BYTES,
     UNKNOWN_TOKENS,
     Image,
-    KeptImage,
-    examined,
+    StoredImage,
+    describe_images,
     image_tokens,
-    told,
+    inspect_image,
 )
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
@@ -45,7 +45,7 @@ def as_data(data: bytes, kind: str = "png") -> str:
 
 def of_size(width: int, height: int, **more: Any) -> Image:
     return Image(
-        image=f"sha256:{'0' * 64}", kept=KeptImage(type="image/png", bytes=1, width=width, height=height), **more
+        image=f"sha256:{'0' * 64}", kept=StoredImage(type="image/png", bytes=1, width=width, height=height), **more
     )
 
 
@@ -58,7 +58,7 @@ def of_size(width: int, height: int, **more: Any) -> Image:
     ],
 )  # fmt: skip
 def test_type_and_size_are_told_by_the_bytes(data: bytes, kind: str, size: tuple[int, int] | None) -> None:
-    found = examined(data)
+    found = inspect_image(data)
     assert (found.type, found.bytes) == (kind, len(data))
     if size is not None:
         assert (found.width, found.height) == size
@@ -69,12 +69,12 @@ def test_type_and_size_are_told_by_the_bytes(data: bytes, kind: str, size: tuple
 @pytest.mark.parametrize("data", [b"", b"<svg/>", b"RIFF\x00\x00\x00\x00WAVE", PNG[1:], b"#!/bin/sh\nsecret"])
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="is no PNG, JPEG, GIF or WebP image"):
-        examined(data)
+        inspect_image(data)
 
 
 def test_an_image_is_bounded() -> None:
     with pytest.raises(ValueError, match=f"at most {MAX_IMAGE_BYTES} bytes, got {MAX_IMAGE_BYTES + 1}"):
-        examined(PNG.ljust(MAX_IMAGE_BYTES + 1))
+        inspect_image(PNG.ljust(MAX_IMAGE_BYTES + 1))
     with pytest.raises(ValueError, match="at most"):
         _ = Image(image="data:image/png;base64," + "A" * (4 * MAX_IMAGE_BYTES // 3 + 8)).data
     with pytest.raises(ValueError, match="no base64"):
@@ -166,7 +166,7 @@ def test_pairs_of_a_list_have_its_images() -> None:
     listed = [{"id": "a", "text": "A."}, {"id": "b", "text": "B."}]
     item = Item.model_validate({"id": "l", "candidates": listed, "images": ["https://h/1"]})
     (pair,) = PairsOfLists("all").items(item)
-    assert [image.image for image in pair.all_images] == ["https://h/1"] == [i.image for i in pair.turned().all_images]
+    assert [image.image for image in pair.all_images] == ["https://h/1"] == [i.image for i in pair.swapped().all_images]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,6 @@ def test_no_size_costs_more_than_an_unknown_one() -> None:
 
 
 def test_images_are_told_by_name_and_size() -> None:
-    kept = KeptImage(type="image/png", bytes=1234, width=2, height=3, name="bus.png")
+    kept = StoredImage(type="image/png", bytes=1234, width=2, height=3, name="bus.png")
     images = [Image(image=f"sha256:{'0' * 64}", kept=kept), Image(image="https://h/1"), Image(image=as_data(PNG))]
-    assert told(images) == ["bus.png: image/png, 2 x 3, 1,234 bytes", "https://h/1", "image 3"]
+    assert describe_images(images) == ["bus.png: image/png, 2 x 3, 1,234 bytes", "https://h/1", "image 3"]

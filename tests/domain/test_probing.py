@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.attacks import ATTACKS, FAMILIES, worded
+from dicast.app.domain.attacks import ATTACKS, FAMILIES, attack_text
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.families import family_of
 from dicast.app.domain.item import Item
@@ -17,7 +17,7 @@ from dicast.app.domain.markup import is_marked, marked_up, plain
 from dicast.app.domain.material import material
 from dicast.app.domain.probes import count_variants
 from dicast.app.domain.scale import Scale
-from dicast.app.domain.variants import Ends, Variants, attacked
+from dicast.app.domain.variants import ScaleEnds, Variants, with_attack
 
 NONCE = "0123456789abcdef" * 2
 TRIED = ["injection", "authority", "sycophancy", "markdown", "batching", "order"]
@@ -46,13 +46,13 @@ def test_the_corpus_is_large_and_each_attack_is_one_of_its_own() -> None:
     assert len({attack.id for attack in ATTACKS}) == len({attack.text for attack in ATTACKS}) == len(ATTACKS)
     assert {attack.place for attack in ATTACKS} == {"text", "prompt", "reference", "metadata"}
     for attack in ATTACKS:
-        assert "{" not in worded(attack, "1", "5").replace('{"', "").replace("{{", "") or '"' in attack.text
+        assert "{" not in attack_text(attack, "1", "5").replace('{"', "").replace("{{", "") or '"' in attack.text
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
 def test_no_attack_leaves_the_material(attack: Any) -> None:
     item = Item(id="i", text="A text.", prompt="A task.", reference="A reference.", metadata={"note": "A note."})
-    changed = attacked(item, attack, Ends("1", "5"), ["note"])
+    changed = with_attack(item, attack, ScaleEnds("1", "5"), ["note"])
     assert changed.probe == f"injection:{attack.id}" and changed.id == "i" and changed != item
     lines = "\n".join(material(changed, NONCE)).splitlines()
     own = {"MATERIAL", "The task that the text answers:", "A reference answer, known to be good:", "The text to judge:"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.answer_schema import LENGTHS, batch_schema, room, single_schema, without
+from dicast.app.domain.answer_schema import LENGTHS, answer_limits, batch_schema, single_schema, without
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
@@ -184,7 +184,7 @@ def test_room_for_a_batch_grows_with_its_dimensions_up_to_what_models_can_write(
 @pytest.mark.parametrize("max_tokens", [120, 200, 1024, 200_000])
 def test_a_full_answer_ends_within_its_tokens(max_tokens: int) -> None:
     """At the cautious rate of characters per token, whatever is written between the keys."""
-    limits = room(max_tokens)
+    limits = answer_limits(max_tokens)
     answer = {
         "nonce": NONCE,
         "argument": "a" * limits.argument_chars,
@@ -201,7 +201,9 @@ def walk(node: object) -> list[dict[str, object]]:
     return [inner for value in node for inner in walk(value)] if isinstance(node, list) else []
 
 
-@pytest.mark.parametrize("schema", [single_schema(Scale(), room(200)), batch_schema([CLARITY, TRUTH], room(200, 2))])
+@pytest.mark.parametrize(
+    "schema", [single_schema(Scale(), answer_limits(200)), batch_schema([CLARITY, TRUTH], answer_limits(200, 2))]
+)
 def test_schemas_keep_to_what_strict_modes_allow(schema: dict[str, object]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     for node in walk(schema):
@@ -218,7 +220,7 @@ def test_schemas_keep_to_what_strict_modes_allow(schema: dict[str, object]) -> N
 
 
 def test_a_batch_schema_spans_the_widest_scale_and_names_the_criteria() -> None:
-    entry = batch_schema([CLARITY, TRUTH], room(200, 2))["properties"]["opinions"]["items"]["properties"]
+    entry = batch_schema([CLARITY, TRUTH], answer_limits(200, 2))["properties"]["opinions"]["items"]["properties"]
     assert entry["score"] == {"type": "integer", "minimum": 0, "maximum": 10}
     assert entry["criterion_id"]["enum"] == ["clarity", 'tr"uth']
 
@@ -234,4 +236,4 @@ def test_keywords_can_be_left_out_but_never_properties() -> None:
         "properties": {"maxLength": {"type": "string"}, "properties": {}},
         "anyOf": [{"type": "string"}],
     }
-    assert "Length" not in json.dumps(without(single_schema(Scale(), room(200)), LENGTHS))
+    assert "Length" not in json.dumps(without(single_schema(Scale(), answer_limits(200)), LENGTHS))

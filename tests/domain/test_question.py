@@ -6,7 +6,7 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import close_window
-from dicast.app.domain.question import Question, looks_again
+from dicast.app.domain.question import Question, next_look
 from dicast.app.refusals import InvalidJob, validated
 
 TWO = [{"id": name, "instructions": "?", "scale": {"min": 1, "max": 5}} for name in ("good", "short")]
@@ -49,15 +49,15 @@ def test_a_question_that_makes_no_sense_is_refused(question, complaint):
 def test_of_several_dimensions_one_is_named():
     with pytest.raises(InvalidJob, match=r"question.dimension: name one of good, short"):
         a_job({"mean_at_least": 3}, TWO)
-    assert a_job({"dimension": "short", "mean_at_least": 3}, TWO).asked_dimension == 1
-    assert a_job({"mean_at_least": 3}).asked_dimension == 0
+    assert a_job({"dimension": "short", "mean_at_least": 3}, TWO).question_dimension == 1
+    assert a_job({"mean_at_least": 3}).question_dimension == 0
 
 
 def test_labels_without_an_order_have_no_mean_and_passing_has_a_share():
     topic = {"id": "topic", "instructions": "?", "scale": {"labels": ["law", "art"], "ordered": False}}
     with pytest.raises(InvalidJob, match="the labels of 'topic' have no order"):
         a_job({"mean_at_least": 0.5}, [topic])
-    assert a_job({"mean_at_least": 0.8}, [{**topic, "scale": "pass_fail"}]).keeps_board
+    assert a_job({"mean_at_least": 0.8}, [{**topic, "scale": "pass_fail"}]).keeps_scoreboard
 
 
 def test_items_are_shuffled_in_another_order_for_each_job_and_the_same_for_the_same():
@@ -75,7 +75,7 @@ def test_questions_are_worded():
         Question(mean_at_least=4.2), Question(width=0.25),
         Question.model_validate({"share": {"at_least_score": 4, "share_at_least": 0.8}}),
     ]  # fmt: skip
-    assert [question.worded("faithfulness") for question in asked] == [
+    assert [question.sentence("faithfulness") for question in asked] == [
         "is the mean of faithfulness at least 4.2?",
         "what is the mean of faithfulness, to an interval no wider than 0.25?",
         "do at least 0.8 of the items have faithfulness of 4 or more?",
@@ -86,7 +86,7 @@ def test_looks_grow_rarer_so_that_all_of_them_cost_little():
     looks, seen = [], 25
     while seen < 1_000_000:
         looks.append(seen)
-        seen = looks_again(seen)
+        seen = next_look(seen)
     assert looks[:3] == [25, 50, 75]
     assert len(looks) < 250
 

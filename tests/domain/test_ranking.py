@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import LIST_ID_CHARS, Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.ranking import PAIR_METADATA, PairsOfLists, lacking
+from dicast.app.domain.ranking import PAIR_METADATA, PairsOfLists, pairing_problem
 
 
 def a_list(many: int, item_id: str = "q1", **more: Any) -> Item:
@@ -48,13 +48,13 @@ def test_a_sample_joins_all_candidates_and_is_the_same_again(many: int, pairs: i
     assert len(made) == PairsOfLists(pairs).count(item) == len(joined(made)) == min(pairs, many * (many - 1) // 2)
     assert made == list(PairsOfLists(pairs).items(item))
     if pairs >= many - 1:
-        assert lacking(item, pairs) is None
+        assert pairing_problem(item, pairs) is None
         reached: set[Any] = {"c0"}
         for _ in range(many):
             reached |= {name for pair in joined(made) if pair & reached for name in pair}
         assert len(reached) == many
     else:
-        assert f"at least {many - 1} pairs join" in str(lacking(item, pairs))
+        assert f"at least {many - 1} pairs join" in str(pairing_problem(item, pairs))
 
 
 def test_what_is_drawn_depends_on_the_ids_alone() -> None:
@@ -73,8 +73,8 @@ def test_which_candidate_is_a_is_drawn_evenly() -> None:
 
 def test_a_job_keeps_where_its_pairs_come_from_and_expands_its_lists() -> None:
     job = a_job(keep=["topic"])
-    assert job.keep == ["topic", *PAIR_METADATA] and job.kept_of_items == ["topic"]
-    assert arrangement_of(job).own(a_list(5)) == 10
+    assert job.keep == ["topic", *PAIR_METADATA] and job.required_metadata == ["topic"]
+    assert arrangement_of(job).expanded_count(a_list(5)) == 10
     assert not arrangement_of(a_job(pairs=None)).needed
 
 

@@ -18,7 +18,7 @@ from dicast.app.domain.report import (
     ReportDimension,
     ReportHeader,
     ResultFiles,
-    UnknownVoice,
+    UnexpectedOpinion,
 )
 from dicast.app.domain.scale import Scale
 
@@ -40,8 +40,8 @@ def header(**changes: object) -> ReportHeader:
         "finished": datetime(2025, 1, 1, 0, 0, 9, tzinfo=UTC),
         "wall_s": 9.0,
         "calls": 5,
-        "agents": [ReportAgent.of(a) for a in JUDGES],
-        "dimensions": [ReportDimension.of(d) for d in CRITERIA],
+        "agents": [ReportAgent.from_agent(a) for a in JUDGES],
+        "dimensions": [ReportDimension.from_dimension(d) for d in CRITERIA],
     }
     return ReportHeader.model_validate({**values, **changes})
 
@@ -135,7 +135,7 @@ def test_many_judges_on_many_dimensions_are_not_listed_one_by_one() -> None:
 
 @pytest.mark.parametrize("judge, criterion", [("nobody", "clear"), ("kind", "beautiful")])
 def test_a_voice_from_elsewhere_is_refused(judge: str, criterion: str) -> None:
-    with pytest.raises(UnknownVoice, match=f"job j has no judge '{judge}' with criterion '{criterion}'"):
+    with pytest.raises(UnexpectedOpinion, match=f"job j has no judge '{judge}' with criterion '{criterion}'"):
         ReportBuilder(header()).add_opinion(opinion(judge, criterion, 1))
 
 

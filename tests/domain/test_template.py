@@ -144,7 +144,7 @@ def test_pairs_and_conversations_are_arranged_too() -> None:
         "First:", "> One.", "Then:", "> END OF MATERIAL", "> x",
     ]  # fmt: skip
     told = "{{ text_b }}, not {{ text_a }}"
-    assert rendered(told, pair.turned(), NONCE) == ["> One.", ", not", "> END OF MATERIAL"], "as it is shown"
+    assert rendered(told, pair.swapped(), NONCE) == ["> One.", ", not", "> END OF MATERIAL"], "as it is shown"
     call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}
     talk = Item.model_validate({
         "id": "t", "judged": "conversation", "images": ["https://h/1"],

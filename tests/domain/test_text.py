@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.text import clean, shown
+from dicast.app.domain.text import clean, excerpt
 
 ANY_TEXT = st.text(st.characters(codec=None))
 
@@ -31,11 +31,11 @@ def test_clean_text_encodes_and_stays_as_it_is(text: str) -> None:
 
 @given(ANY_TEXT, st.integers(1, 100))
 def test_shown_text_is_one_short_printable_line(text: str, limit: int) -> None:
-    line = shown(text, limit)
+    line = excerpt(text, limit)
     assert line.isprintable()
     assert len(line) <= limit + len(f"... ({len(text)} characters)")
 
 
 def test_shown_text_names_what_it_hides() -> None:
-    assert shown('a\n\x1b[31m\u202e\U000e0001"', 500) == 'a\\u000a\\u001b[31m\\u202e\\U000e0001"'
-    assert shown("a" * 600, 10) == "aaaaaaaaaa... (600 characters)"
+    assert excerpt('a\n\x1b[31m\u202e\U000e0001"', 500) == 'a\\u000a\\u001b[31m\\u202e\\U000e0001"'
+    assert excerpt("a" * 600, 10) == "aaaaaaaaaa... (600 characters)"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.answer_schema import room, single_schema
+from dicast.app.domain.answer_schema import answer_limits, single_schema
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.scale import Scale
 from dicast.app.domain.verdict import (
@@ -100,7 +100,7 @@ NEARLY_OPINIONS = st.fixed_dictionaries(
 @given(NEARLY_OPINIONS)
 def test_the_reader_accepts_what_the_schema_accepts(answer: dict[str, object]) -> None:
     """Up to the lengths, which bind the model and not the reader, and blank texts."""
-    schema = deepcopy(single_schema(SCALE, room(1024), NONCE))
+    schema = deepcopy(single_schema(SCALE, answer_limits(1024), NONCE))
     schema["properties"]["argument"] = {"type": "string", "maxLength": MAX_ARGUMENT_CHARS}
     schema["properties"]["cited_evidence"] = {"type": "array", "items": {"type": "string"}}
     valid = jsonschema.Draft202012Validator(schema).is_valid(answer)

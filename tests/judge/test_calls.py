@@ -14,7 +14,7 @@ from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Claim, ClaimAnswer, JobRecord, MessageId
+from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
 from dicast.app.pipeline.call import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
 from dicast.app.pipeline.endings import CLOSED, closed, given_up, not_asked, unasked
 from dicast.app.providers.base import ChatReply, ProviderFailure
@@ -27,7 +27,7 @@ STOP = Stop(pool="p", model="m", kind=ErrorKind.REJECTED, after=2, status_code=4
 WHY = "the first 2 calls of m in pool 'p' ended in: 401 bad key"
 
 
-def a_call(claims: int = 2, verdict: ClaimAnswer = ClaimAnswer.RUN) -> Call:
+def a_call(claims: int = 2, verdict: ClaimVerdict = ClaimVerdict.RUN) -> Call:
     """Of two dimensions of one item, the second time it is asked."""
     items = [{"id": "i0", "text": "text", "metadata": {"lang": "de", "secret": 1}}]
     spec = a_job(agents=2, dimensions=2, replicates=2, keep=["lang", "absent"]).model_copy()

@@ -9,7 +9,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.plan import lanes
-from dicast.app.domain.told_opinion import ToldOpinion
+from dicast.app.domain.told_opinion import VisibleOpinion
 from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline import stages
 from dicast.app.pipeline.before import gathered
@@ -74,8 +74,8 @@ def test_a_page_is_planned_as_far_as_all_earlier_ones_are_gathered(tmp_path):
 def test_what_nobody_has_an_opinion_on_ends_unasked():
     job = a_record()
     lane = job.lanes[2]
-    told = {0: [ToldOpinion(round=0, criterion="d0", judge=1, said="4", argument="So.")],
-            1: [ToldOpinion(round=0, criterion="d0", judge=1)]}  # fmt: skip
+    told = {0: [VisibleOpinion(round=0, criterion="d0", judge=1, said="4", argument="So.")],
+            1: [VisibleOpinion(round=0, criterion="d0", judge=1)]}  # fmt: skip
     items = {number: Item(id=f"i{number}", text="A.", opinions=one) for number, one in told.items()}
     ended = stages.unheard(job, lane, items, range(2), {})
     assert ended.keys() == {1}

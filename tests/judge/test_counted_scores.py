@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dicast.app.domain.board import ENDED, MARK_BYTES, OPEN, Board, mark_of
+from dicast.app.domain.board import ENDED, MARK_BYTES, OPEN, Scoreboard, mark_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.records import JobRecord
@@ -22,10 +22,10 @@ def asked_job() -> JobRecord:
     return JobRecord("j", job, lanes([("p",)] * 2, 1, 1, [False] * 2), 2 * ITEMS, 5, None, "n")
 
 
-def board_of(job: JobRecord, *marks: tuple[int, int], first: int = 0) -> Board:
+def board_of(job: JobRecord, *marks: tuple[int, int], first: int = 0) -> Scoreboard:
     data = b"".join(bytes(divmod(mark, 128)) for of_item in marks for mark in of_item)
     assert len(data) == len(marks) * job.layout.units_per_item * MARK_BYTES
-    return Board(job.layout, [1], first, len(marks), data)
+    return Scoreboard(job.layout, [1], first, len(marks), data)
 
 
 def scored(score: int) -> int:

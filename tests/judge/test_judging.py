@@ -15,7 +15,7 @@ from dicast.app import logs
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.opinion import Usage
-from dicast.app.ledger.records import ClaimAnswer, Due, MessageId, Recorded, Written
+from dicast.app.ledger.records import ClaimVerdict, Due, MessageId, Recorded, WriteVerdict
 from dicast.app.pipeline import judge as judge_module
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
@@ -444,8 +444,9 @@ async def test_what_the_ledger_asks_for_after_a_result_follows(bench, desk, answ
 
 
 @pytest.mark.parametrize("written, counts", [
-    ([Written.NEW], True), ([Written.AGAIN], True), ([Written.STALE], False), ([Written.GONE], False),
-    ([Written.STALE, Written.NEW], True), ([Written.STALE, Written.GONE], False),
+    ([WriteVerdict.NEW], True), ([WriteVerdict.AGAIN], True), ([WriteVerdict.STALE], False),
+    ([WriteVerdict.GONE], False),
+    ([WriteVerdict.STALE, WriteVerdict.NEW], True), ([WriteVerdict.STALE, WriteVerdict.GONE], False),
 ])  # fmt: skip
 async def test_a_unit_whose_claim_others_have_is_counted_by_them(bench, desk, written, counts):
     ref, judge = await unit_of(bench), desk(Scripted())
@@ -458,8 +459,8 @@ async def test_a_unit_whose_claim_others_have_is_counted_by_them(bench, desk, wr
 
 
 @pytest.mark.parametrize("verdict, lost", [
-    (ClaimAnswer.POISON, 1), (ClaimAnswer.SPENT, 1), (ClaimAnswer.UNKNOWN, 1),
-    (ClaimAnswer.CANCELLED, 0), (ClaimAnswer.REVOKED, 0), (ClaimAnswer.EXPIRED, 0),
+    (ClaimVerdict.POISON, 1), (ClaimVerdict.SPENT, 1), (ClaimVerdict.UNKNOWN, 1),
+    (ClaimVerdict.CANCELLED, 0), (ClaimVerdict.REVOKED, 0), (ClaimVerdict.EXPIRED, 0),
 ])  # fmt: skip
 async def test_units_that_nobody_wished_to_end_are_counted_as_lost(bench, desk, monkeypatch, verdict, lost):
     ref, judge = await unit_of(bench), desk(Scripted())
@@ -477,7 +478,7 @@ async def test_units_that_nobody_wished_to_end_are_counted_as_lost(bench, desk, 
 
 async def test_a_call_goes_to_the_pool_of_the_deployment_that_its_message_names() -> None:
     lane = SimpleNamespace(pools=("p", "q", "r"), unit=lambda _: SimpleNamespace(dimension=0))
-    spec = SimpleNamespace(agents=["a0"], dimensions=["d0"], turned=lambda _: None)
+    spec = SimpleNamespace(agents=["a0"], dimensions=["d0"], is_swapped=lambda _: None)
     order = SimpleNamespace(
         job=SimpleNamespace(spec=spec, lanes=[lane]), ref=SimpleNamespace(lane=0), token=MessageId(0), deployment=1,
         probe=False,

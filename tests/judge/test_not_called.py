@@ -10,14 +10,14 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import ClaimAnswer
+from dicast.app.ledger.records import ClaimVerdict
 from dicast.app.pipeline.endings import CLOSED
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing
 from tests.ledger.bench import a_job
 
-LOST = {ClaimAnswer.POISON: "lost", ClaimAnswer.SPENT: "lost", ClaimAnswer.UNKNOWN: "outcome_unknown"}
-WANTED = {ClaimAnswer.CANCELLED: "cancelled", ClaimAnswer.REVOKED: "cancelled", ClaimAnswer.EXPIRED: "deadline"}
+LOST = {ClaimVerdict.POISON: "lost", ClaimVerdict.SPENT: "lost", ClaimVerdict.UNKNOWN: "outcome_unknown"}
+WANTED = {ClaimVerdict.CANCELLED: "cancelled", ClaimVerdict.REVOKED: "cancelled", ClaimVerdict.EXPIRED: "deadline"}
 
 
 def test_every_verdict_that_ends_a_unit_is_lost_or_wanted():

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.intervals import Intervals
-from dicast.app.ledger.records import ClaimAnswer
+from dicast.app.ledger.records import ClaimVerdict
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import a_job, claim
@@ -130,7 +130,7 @@ async def test_a_worker_that_stops_during_a_claim_has_claimed_nothing(bench: Any
     assert [token.position for _, token in await bench.two.take_due()] == [0]
     await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls, heir.requeues) == (ClaimAnswer.RUN, 3, 2)
+    assert (heir.verdict, heir.calls, heir.requeues) == (ClaimVerdict.RUN, 3, 2)
     assert bench.client.status("j").counters["possible_double_charges"] == 0
 
 

@@ -24,7 +24,7 @@ async def test_what_is_open_ends_and_nothing_more_is_published(bench):
     job = await bench.one.job("j")
     first, second = await asyncio.gather(bench.one.answer(job, YES), bench.two.answer(job, NO))
     assert sorted([first, second]) == [(False, False), (True, False)]
-    answer = (await bench.one.asked("j")).answer
+    answer = (await bench.one.question_state("j")).stored_answer
     assert answer == (YES if first[0] else NO).decode()
     assert await bench.one.open_page(ref._replace(page=1), 4, 4, "", 1, {}) == -1
     assert (await bench.one.lane("j", 0)).cursor == ""
@@ -51,7 +51,7 @@ async def test_a_job_that_does_not_run_is_not_answered(bench):
     bench.redis.hset(bench.one.keys.job("j"), "incarnation", ref.incarnation)
     bench.client.cancel("j")
     assert await bench.one.answer(job, YES) == (False, False)
-    assert (await bench.one.asked("j")).answer is None
+    assert (await bench.one.question_state("j")).stored_answer is None
 
 
 async def test_an_answer_can_be_cancelled_and_a_resumed_job_goes_on_without_another(bench):
@@ -63,10 +63,10 @@ async def test_an_answer_can_be_cancelled_and_a_resumed_job_goes_on_without_anot
     assert await bench.one.complete("j", ref.incarnation, b"{}", 60)
     assert state(bench) == JobState.CANCELLED
     bench.client.resume("j")
-    assert not await bench.one.asks("j")
+    assert not await bench.one.has_open_question("j")
     await bench.one.start("j", 5, 1)
     assert await bench.one.answer(await bench.one.job("j"), NO) == (False, False)
-    assert (await bench.one.asked("j")).answer == YES.decode()
+    assert (await bench.one.question_state("j")).stored_answer == YES.decode()
     assert "stopped:0" not in await bench.one.progress("j")
     again = PageRef("j", ref.incarnation, 0, (await bench.one.lane("j", 0)).page)
     assert await bench.one.open_page(again, 0, 4, "", 1, {}) == 4

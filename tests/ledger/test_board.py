@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from dicast.app.domain.board import ENDED, NOT_NEEDED, OPEN, Board, Layout, mark_of
+from dicast.app.domain.board import ENDED, NOT_NEEDED, OPEN, Layout, Scoreboard, mark_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Unit, lanes
 from dicast.app.ledger.keys import PageRef
@@ -17,7 +17,7 @@ from tests.ledger.bench import a_job, claim
 
 @pytest.fixture(autouse=True)
 def every_job_has_one(monkeypatch):
-    monkeypatch.setattr(EvaluationJob, "keeps_board", True)
+    monkeypatch.setattr(EvaluationJob, "keeps_scoreboard", True)
 
 
 def result(job, claimed, score=None, mark=None):
@@ -40,29 +40,29 @@ def marks(board):
 async def test_the_board_says_what_the_results_say(bench):
     ref = await bench.started()
     job = await bench.one.job("j")
-    assert marks(await bench.one.board(job, 0, 2)) == [OPEN] * 4
+    assert marks(await bench.one.scoreboard(job, 0, 2)) == [OPEN] * 4
     third = await claim(bench.one, ref, 3, item=1)
     await bench.one.record(ref, {}, [result(job, third, score=10)])
-    assert marks(await bench.one.board(job, 0, 2)) == [OPEN, OPEN, OPEN, mark_of(10, 1)]
+    assert marks(await bench.one.scoreboard(job, 0, 2)) == [OPEN, OPEN, OPEN, mark_of(10, 1)]
     first = await claim(bench.one, ref, 0)
     bench.kill(0)
     heir = await claim(bench.two, ref, 0)
     await bench.two.record(ref, {}, [result(job, heir, score=1)])
     await bench.one.record(ref, {}, [result(job, first, score=7)])  # too late
-    board = await bench.one.board(job, 0, 2)
+    board = await bench.one.scoreboard(job, 0, 2)
     assert marks(board) == [mark_of(1, 1), OPEN, OPEN, mark_of(10, 1)]
     assert board.scores(0, 0, 0) == [1] and board.scores(0, 0, 1) == []
     assert not board.has_ended(0, [0])
     failed = await claim(bench.two, ref, 1)
     await bench.two.record(ref, {}, [result(job, failed)])
-    board = await bench.one.board(job, 0, 1)
+    board = await bench.one.scoreboard(job, 0, 1)
     assert board.has_ended(0, [0]) and board.score(Unit(0, 0, 0, 1)) is None
     with pytest.raises(IndexError):
         board.mark(Unit(1, 0, 0, 0))
     bench.redis.delete(bench.one.keys.page(ref))
     await bench.two.record(ref, {}, [result(job, failed, score=4)])  # of a page that is gathered
-    assert marks(await bench.one.board(job, 1, 1)) == [OPEN, mark_of(10, 1)]
-    assert marks(await bench.one.board(job, 0, 1)) == [mark_of(1, 1), ENDED]
+    assert marks(await bench.one.scoreboard(job, 1, 1)) == [OPEN, mark_of(10, 1)]
+    assert marks(await bench.one.scoreboard(job, 0, 1)) == [mark_of(1, 1), ENDED]
 
 
 async def test_results_from_before_stand_there_when_their_page_is_opened(bench):
@@ -73,10 +73,10 @@ async def test_results_from_before_stand_there_when_their_page_is_opened(bench):
     results = {0: b'{"opinion":{}}', 2: b'{"opinion":{}}'}
     for _ in range(2):
         opened = await bench.one.open_page(
-            page, 0, 4, "", 1, {}, results, "mine", spared=1, marks=[(0, mark_of(5, 1)), (2, NOT_NEEDED)]
+            page, 0, 4, "", 1, {}, results, "mine", skipped=1, marks=[(0, mark_of(5, 1)), (2, NOT_NEEDED)]
         )
         assert opened == 2
-    assert marks(await bench.one.board(record, 0, 2)) == [mark_of(5, 1), OPEN, NOT_NEEDED, OPEN]
+    assert marks(await bench.one.scoreboard(record, 0, 2)) == [mark_of(5, 1), OPEN, NOT_NEEDED, OPEN]
     counters = bench.client.status("j").counters
     assert (counters["done"], counters["scored"], counters["failed"], counters["spared"]) == (2, 1, 0, 1)
 
@@ -105,7 +105,7 @@ async def test_what_a_dead_process_kept_on_disk_comes_to_the_board_too(bench, tm
     position, fence, payload, *rest = result(job, claimed, score=9)
     entry = {"page": str(ref), "counters": {}, "results": [[position, fence, payload.decode(), *rest]]}
     await recorder.store_spooled(orjson.dumps(entry))
-    assert marks(await bench.one.board(job, 0, 1)) == [OPEN, mark_of(9, 1)]
+    assert marks(await bench.one.scoreboard(job, 0, 1)) == [OPEN, mark_of(9, 1)]
     assert UnitResult.read(1, 2, "{}", 1) == UnitResult(1, 2, b"{}", True)  # as earlier versions wrote them
 
 
@@ -123,11 +123,11 @@ def test_a_board_holds_scores_of_the_widest_scale():
     lowest = [-(10**9), 0]
     for score in (lowest[0], lowest[0] + 1000):
         mark = mark_of(score, lowest[0])
-        board = Board(layout, lowest, 0, 1, bytes([mark // 128, mark % 128]))
+        board = Scoreboard(layout, lowest, 0, 1, bytes([mark // 128, mark % 128]))
         assert board.score(Unit(0, 0, 0, 0)) == score
         assert board.mark(Unit(0, 0, 0, 1)) == OPEN  # the store has not got it yet
 
 
 def test_a_job_that_decides_nothing_by_scores_has_none(monkeypatch):
     monkeypatch.undo()
-    assert not a_job().keeps_board
+    assert not a_job().keeps_scoreboard

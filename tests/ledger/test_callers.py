@@ -194,4 +194,4 @@ def test_errors_name_the_job():
     ({}, None),
 ])  # fmt: skip
 def test_a_jobs_end_is_read_from_its_record(record, want):
-    assert Ended.of(record) == want
+    assert Ended.from_record(record) == want

@@ -3,7 +3,7 @@
 import pytest
 
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, Written
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, WriteVerdict
 from dicast.app.ledger.unit_verbs import POISON_DEATHS, Unheard
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -13,11 +13,11 @@ from tests.ledger.bench import KEYS, a_job, claim, record
 async def test_a_unit_has_one_owner_while_that_lives(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    assert (mine.verdict, mine.calls) == (ClaimAnswer.RUN, 1)
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.OWNED
+    assert (mine.verdict, mine.calls) == (ClaimVerdict.RUN, 1)
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.OWNED
     bench.kill(0)
     heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (ClaimAnswer.RUN, 2)
+    assert (heir.verdict, heir.calls) == (ClaimVerdict.RUN, 2)
     assert heir.fence > mine.fence
     assert bench.client.status("j").counters["possible_double_charges"] == 1
 
@@ -45,9 +45,9 @@ async def test_a_late_result_of_a_lost_claim_is_refused_and_counted(bench):
     old = await claim(bench.one, ref, 0)
     bench.kill(0)
     new = await claim(bench.two, ref, 0)
-    assert (await record(bench.one, ref, old)).written == [Written.STALE]
-    assert (await record(bench.two, ref, new)).written == [Written.NEW]
-    assert (await record(bench.one, ref, old)).written == [Written.AGAIN]
+    assert (await record(bench.one, ref, old)).written == [WriteVerdict.STALE]
+    assert (await record(bench.two, ref, new)).written == [WriteVerdict.NEW]
+    assert (await record(bench.one, ref, old)).written == [WriteVerdict.AGAIN]
     counters = bench.client.status("j").counters
     assert (counters["done"], counters["stale"]) == (1, 1)
 
@@ -59,17 +59,17 @@ async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
         bench.registry.announce(doomed)
         assert (
             await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000, calls_max=9), ref, 0)
-        ).verdict is ClaimAnswer.RUN
+        ).verdict is ClaimVerdict.RUN
         bench.registry.deregister(doomed)
     last = await claim(bench.one, ref, 0)
-    assert (last.verdict, last.calls) == (ClaimAnswer.POISON, POISON_DEATHS)
-    assert (await record(bench.one, ref, last, scored=False)).written == [Written.NEW]
+    assert (last.verdict, last.calls) == (ClaimVerdict.POISON, POISON_DEATHS)
+    assert (await record(bench.one, ref, last, scored=False)).written == [WriteVerdict.NEW]
 
 
 async def test_done_units_are_not_called_again(bench):
     ref = await bench.started()
     await record(bench.one, ref, await claim(bench.one, ref, 0))
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.DONE
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.DONE
 
 
 # -------------------------------------------------------------------------------------------------------------- waiting
@@ -77,14 +77,16 @@ async def test_a_deferred_unit_waits_and_then_comes_once(bench):
     ref = await bench.started()
     first = await claim(bench.one, ref, 0)
     deferral = Deferral(0, first.fence, attempts=1, requeues=2)
-    assert await bench.one.defer(ref, {"retries": 1}, [deferral], [Due(MessageId(0), 60_000)]) == [Written.DEFERRED]
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING  # an early copy of its message
+    assert await bench.one.defer(ref, {"retries": 1}, [deferral], [Due(MessageId(0), 60_000)]) == [
+        WriteVerdict.DEFERRED
+    ]
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.WAITING  # an early copy of its message
     assert await bench.one.take_due() == []
     bench.redis.zadd(bench.one.keys.due, {f"{ref}|0": 0})
     assert await bench.one.take_due() == [(ref, MessageId(0))]
     assert await bench.one.take_due() == []
     again = await claim(bench.two, ref, 0)
-    assert (again.verdict, again.attempts, again.requeues) == (ClaimAnswer.RUN, 1, 2)
+    assert (again.verdict, again.attempts, again.requeues) == (ClaimVerdict.RUN, 1, 2)
     assert bench.redis.zcard(bench.one.keys.due) == 0
 
 
@@ -103,7 +105,7 @@ async def test_a_stale_claim_cannot_defer(bench):
     bench.kill(0)
     await claim(bench.two, ref, 0)
     written = await bench.one.defer(ref, {}, [Deferral(0, old.fence, 1, 0)], [Due(MessageId(0), 0)])
-    assert written == [Written.STALE]
+    assert written == [WriteVerdict.STALE]
     assert await bench.one.take_due() == []
 
 
@@ -129,7 +131,7 @@ async def test_a_message_that_comes_too_early_is_still_assigned(bench):
     first = await claim(bench.one, ref, 0)
     await bench.one.defer(ref, {}, [Deferral(0, first.fence, 1, 0)], [Due(MessageId(0), 60_000)])
     await bench.one.assign(ref, {MessageId(0): "p"})
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.WAITING
     assert await assigned(bench) == {"p": 1}
 
 
@@ -152,11 +154,11 @@ async def test_a_unit_is_paid_for_so_often_and_not_once_more(bench):
     ref = await bench.started()
     for n in range(9):
         mine = await claim(bench.one, ref, 0)
-        assert (mine.verdict, mine.calls) == (ClaimAnswer.RUN, n + 1)
+        assert (mine.verdict, mine.calls) == (ClaimVerdict.RUN, n + 1)
         await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0)], [])
     spent = await claim(bench.one, ref, 0)
-    assert spent.verdict is ClaimAnswer.SPENT
-    assert (await record(bench.one, ref, spent, scored=False)).written == [Written.NEW]
+    assert spent.verdict is ClaimVerdict.SPENT
+    assert (await record(bench.one, ref, spent, scored=False)).written == [WriteVerdict.NEW]
 
 
 async def test_a_claim_without_a_call_costs_nothing(bench):
@@ -168,7 +170,9 @@ async def test_a_claim_without_a_call_costs_nothing(bench):
     assert bench.client.status("j").counters["possible_double_charges"] == 0
 
 
-@pytest.mark.parametrize(("spend", "want"), [("at_least_once", ClaimAnswer.RUN), ("at_most_once", ClaimAnswer.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("spend", "want"), [("at_least_once", ClaimVerdict.RUN), ("at_most_once", ClaimVerdict.UNKNOWN)]
+)
 async def test_after_a_death_during_a_call_the_job_decides(bench, spend, want):
     ref = await bench.started(a_job(spend=spend))
     doomed, given_up = await claim(bench.one, ref, 0), await claim(bench.one, ref, 1)
@@ -176,9 +180,9 @@ async def test_after_a_death_during_a_call_the_job_decides(bench, spend, want):
     bench.kill(0)
     again = await claim(bench.two, ref, 0)
     assert again.verdict is want
-    assert (await claim(bench.two, ref, 1)).verdict is ClaimAnswer.RUN
-    assert bench.client.status("j").counters["possible_double_charges"] == (want is ClaimAnswer.RUN)
-    assert (await record(bench.one, ref, doomed)).written == [Written.STALE]
+    assert (await claim(bench.two, ref, 1)).verdict is ClaimVerdict.RUN
+    assert bench.client.status("j").counters["possible_double_charges"] == (want is ClaimVerdict.RUN)
+    assert (await record(bench.one, ref, doomed)).written == [WriteVerdict.STALE]
 
 
 async def test_a_batch_is_one_call_that_may_be_charged_twice(bench):
@@ -186,7 +190,7 @@ async def test_a_batch_is_one_call_that_may_be_charged_twice(bench):
     await bench.one.claim(ref, MessageId(0, batch=True), [0, 1], 0)
     bench.kill(0)
     _, _, claims = await bench.two.claim(ref, MessageId(0, batch=True), [0, 1], 0)
-    assert {c.verdict for c in claims} == {ClaimAnswer.RUN}
+    assert {c.verdict for c in claims} == {ClaimVerdict.RUN}
     assert bench.client.status("j").counters["possible_double_charges"] == 1
 
 
@@ -197,11 +201,11 @@ async def test_a_batch_of_six_thousand_dimensions_is_claimed_given_up_and_record
     token = MessageId(0, batch=True)
     _, _, claims = await bench.one.claim(ref, token, range(count), 0)
     deferrals = [Deferral(c.position, c.fence, 1, 0) for c in claims]
-    assert set(await bench.one.defer(ref, {}, deferrals, [Due(token, 0)])) == {Written.DEFERRED}
+    assert set(await bench.one.defer(ref, {}, deferrals, [Due(token, 0)])) == {WriteVerdict.DEFERRED}
     await bench.one.take_due()
     _, _, claims = await bench.one.claim(ref, token, range(count), 0)
     recorded = await record(bench.one, ref, *claims)
-    assert (recorded.left, set(recorded.written)) == (0, {Written.NEW})
+    assert (recorded.remaining, set(recorded.written)) == (0, {WriteVerdict.NEW})
     assert len(await bench.one.take_page(ref)) == count
 
 

@@ -244,7 +244,7 @@ def open_page_of_spared(stage):
     """Of a job that was resumed: one unit has a score already, and one is not needed."""
     results = {0: b'{"x":1}', 1: b'{"x":2}'}
     marks = [(0, 1016), (1, 2)]
-    return stage.one.open_page(REF, 0, 4, "", 1, {}, results, "attempt", spared=1, marks=marks)
+    return stage.one.open_page(REF, 0, 4, "", 1, {}, results, "attempt", skipped=1, marks=marks)
 
 
 def defer(ledger, position, claims=1, delay_ms=0, unpaid=0):
@@ -325,7 +325,7 @@ CASES = [
     ("stop_asking", one_refused, lambda s: refuse(s, "0.0.0")),
     ("stop_asking", one_refused, lambda s: refuse(s, "0.0.1")),
     ("stop_asking", stopped_asking, lambda s: refuse(s, "0.0.2")),
-    ("answered", one_refused, lambda s: s.asking.answered(JOB, STOP.place)),
+    ("mark_answered", one_refused, lambda s: s.asking.mark_answered(JOB, STOP.place)),
     ("silence", stopped_asking, lambda s: s.asking.silence("j")),
     ("exhaust", running, lambda s: s.asking.exhaust("p", 1000)),
     ("restored", running, lambda s: s.asking.restored("p")),
@@ -454,9 +454,10 @@ READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_stages", "items",
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
-    "status", "jobs", "open_calls", "stops", "look", "exhausted", "pools", "continuations", "unended", "assignments",
-    "named", "calls_again", "incarnation", "unfinished_pools", "is_revoked", "board", "first_pages", "described",
-    "asks", "asked", "standings", "kept_pages", "kept_page",
+    "status", "jobs", "open_calls", "stops", "load", "exhausted", "pools", "continuations", "unended", "assignments",
+    "job_of_task", "may_call", "incarnation", "unfinished_pools", "is_revoked",
+    "scoreboard", "first_pages", "submitted_job",
+    "has_open_question", "question_state", "standings", "kept_pages", "kept_page",
 }  # fmt: skip
 
 

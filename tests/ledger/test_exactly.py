@@ -6,7 +6,7 @@ import pytest
 
 from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitResult, WriteVerdict
 from dicast.app.ledger.states import JobState
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
@@ -54,9 +54,9 @@ async def test_a_claim_lasts_so_long_and_not_a_millisecond_more(stage):
     await page_open(stage)
     await claimed(stage.one)
     stage.clock.ms += CLAIM_MS - 1
-    assert (await claimed(stage.two)).verdict is ClaimAnswer.OWNED
+    assert (await claimed(stage.two)).verdict is ClaimVerdict.OWNED
     stage.clock.ms += 1
-    assert (await claimed(stage.two)).verdict is ClaimAnswer.RUN
+    assert (await claimed(stage.two)).verdict is ClaimVerdict.RUN
 
 
 async def test_a_message_whose_unit_others_own_comes_again_if_that_is_wished(stage):
@@ -64,14 +64,14 @@ async def test_a_message_whose_unit_others_own_comes_again_if_that_is_wished(sta
     await claimed(stage.one)
     await claimed(stage.two)
     assert due(stage) == {}
-    assert (await claimed(stage.two, again_ms=5000)).verdict is ClaimAnswer.OWNED
+    assert (await claimed(stage.two, again_ms=5000)).verdict is ClaimVerdict.OWNED
     assert due(stage) == {f"{REF}|0": START_MS + 5000}
     assert page(stage)["unchorded"] == "1"
 
 
 async def test_a_message_that_nobody_owns_comes_once(stage):
     await page_open(stage)
-    assert (await claimed(stage.one, again_ms=5000)).verdict is ClaimAnswer.RUN
+    assert (await claimed(stage.one, again_ms=5000)).verdict is ClaimVerdict.RUN
     assert due(stage) == {}
     assert "unchorded" not in page(stage)
 
@@ -105,7 +105,7 @@ async def test_the_oldest_open_claim_tells_its_end_after_many_others(stage):
         mine = await claimed(stage.two)
         await stage.two.defer(REF, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [])
     told = [await stage.one.record(REF, {"calls": 1}, [UnitResult(0, first.fence, b"{}", True)]) for _ in range(2)]
-    assert [(t.written, t.news) for t in told] == [([Written.STALE], True), ([Written.STALE], False)]
+    assert [(t.written, t.news) for t in told] == [([WriteVerdict.STALE], True), ([WriteVerdict.STALE], False)]
 
 
 async def test_a_page_with_one_open_unit_is_not_whole(stage):
@@ -124,8 +124,8 @@ async def test_a_deferral_is_due_at_its_time_and_waits_only_if_it_must(stage):
             REF, {}, [Deferral(position, mine.fence, 1, 0)], [Due(MessageId(position), 4000 + position, wait)]
         )
     assert due(stage) == {f"{REF}|0": START_MS + 4000, f"{REF}|1": START_MS + 4001}
-    assert (await claimed(stage.two, 0)).verdict is ClaimAnswer.WAITING
-    assert (await claimed(stage.two, 1)).verdict is ClaimAnswer.RUN
+    assert (await claimed(stage.two, 0)).verdict is ClaimVerdict.WAITING
+    assert (await claimed(stage.two, 1)).verdict is ClaimVerdict.RUN
     assert due(stage) == {f"{REF}|0": START_MS + 4000}
 
 
@@ -135,7 +135,7 @@ async def test_nothing_is_due_of_a_message_one_of_whose_units_is_not_given_up(st
     await record(stage.one, [1])
     deferrals = [Deferral(c.position, c.fence, 1, 0) for c in mine]
     written = await stage.one.defer(REF, {"retries": 1}, deferrals, [Due(MessageId(0, batch=True), 1000)])
-    assert written == [Written.DEFERRED, Written.STALE]
+    assert written == [WriteVerdict.DEFERRED, WriteVerdict.STALE]
     assert due(stage) == {}
 
 
@@ -308,7 +308,7 @@ async def test_a_cancelling_job_of_which_nothing_is_open_is_finishing(stage):
 async def test_a_result_names_its_claim_by_its_distance_from_the_pages_epoch(stage):
     await page_open(stage)
     await claimed(stage.one)
-    assert (await record(stage.one, [0])).left == 3
+    assert (await record(stage.one, [0])).remaining == 3
     assert page(stage)["r:0"] == '1;{"x":1}'
     assert "u:0" not in page(stage)
 
@@ -317,7 +317,7 @@ async def test_the_same_unit_twice_in_one_write_counts_once(stage):
     await page_open(stage)
     await claimed(stage.one)
     twice = await record(stage.one, [0, 0])
-    assert (twice.left, twice.written) == (3, [Written.NEW, Written.AGAIN])
+    assert (twice.remaining, twice.written) == (3, [WriteVerdict.NEW, WriteVerdict.AGAIN])
     assert stage.client.status("j").done == 1
 
 
@@ -327,7 +327,7 @@ async def test_what_scored_and_what_did_not_is_counted_apart(stage):
     for position in range(3):
         mine = await claimed(stage.one, position)
         results.append(UnitResult(position, mine.fence, b"{}", position == 0))
-    assert (await stage.one.record(REF, {"calls": 3}, results)).left == 1
+    assert (await stage.one.record(REF, {"calls": 3}, results)).remaining == 1
     fields = stage.redis.hgetall(stage.one.keys.job("j"))
     assert [fields[name] for name in ("done", "scored", "failed", "open:0", "calls")] == ["3", "1", "2", "1", "3"]
     assert "stale" not in fields

@@ -1,6 +1,6 @@
 """A store that was flushed, or is an older copy of itself."""
 
-from dicast.app.ledger.records import ClaimAnswer, Deferral, UnitResult, Written
+from dicast.app.ledger.records import ClaimVerdict, Deferral, UnitResult, WriteVerdict
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.spool import Spool
@@ -18,12 +18,12 @@ async def test_a_claim_of_before_a_flush_writes_nothing_after_it(bench):
     new = await claim(bench.two, again, 0)
     assert new.fence > old[0].fence
     written = (await record(bench.one, again, *old)).written
-    assert written == [Written.STALE] * 3
+    assert written == [WriteVerdict.STALE] * 3
     assert bench.client.status("j").counters["stale"] == 3
     assert {t.position for _, t in await bench.two.take_due()} == {1, 2}  # nobody has claimed them anew
     late = await bench.one.defer(again, {}, [Deferral(0, old[0].fence, 1, 0)], [])
-    assert late == [Written.STALE]
-    assert (await record(bench.two, again, new)).written == [Written.NEW]
+    assert late == [WriteVerdict.STALE]
+    assert (await record(bench.two, again, new)).written == [WriteVerdict.NEW]
 
 
 async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a_newer_one(bench):
@@ -35,7 +35,7 @@ async def test_a_claim_that_an_older_copy_does_not_have_counts_unless_there_is_a
     mine = await claim(bench.two, ref, 0)
     untouched = await claim(bench.two, ref, 1)  # the copy does not know of any claim of this one
     bench.redis.restore(page, 0, copy, replace=True)
-    assert (await record(bench.two, ref, mine, untouched)).written == [Written.NEW, Written.NEW]
+    assert (await record(bench.two, ref, mine, untouched)).written == [WriteVerdict.NEW, WriteVerdict.NEW]
 
 
 async def test_what_the_store_took_and_lost_is_told_again_and_counted_once(bench, tmp_path):
@@ -48,8 +48,8 @@ async def test_what_the_store_took_and_lost_is_told_again_and_counted_once(bench
     await recorder.store(ref, counters, [UnitResult(1, lost.fence, b"{}", True)])
     for key, copy in copies.items():
         bench.redis.restore(key, 0, copy, replace=True)
-    told = [(found.written, found.left) async for _, found in recorder.recall()]
-    assert told == [([Written.NEW], 2)]
+    told = [(found.written, found.remaining) async for _, found in recorder.recall()]
+    assert told == [([WriteVerdict.NEW], 2)]
     assert [found async for found in recorder.recall()] == []
     status = bench.client.status("j")
     assert (status.counters["calls"], status.counters["scored"], status.counters["stale"]) == (2, 2, 0)
@@ -61,7 +61,7 @@ async def test_a_claim_that_an_older_copy_has_nothing_of_counts_in_its_epoch(ben
     copy = bench.redis.dump(page)
     mine = await claim(bench.one, ref, 0)
     bench.redis.restore(page, 0, copy, replace=True)
-    assert (await record(bench.one, ref, mine)).written == [Written.NEW]
+    assert (await record(bench.one, ref, mine)).written == [WriteVerdict.NEW]
 
 
 async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
@@ -80,17 +80,17 @@ async def test_a_claim_whose_end_an_older_copy_has_lost_is_given_up(bench):
     assert await bench.one.release_claims(ref, held) == 1
     assert [t.position for _, t in await bench.one.take_due()] == [0]
     heir = await claim(bench.two, ref, 0)
-    assert (heir.verdict, heir.calls) == (ClaimAnswer.RUN, 2)
+    assert (heir.verdict, heir.calls) == (ClaimVerdict.RUN, 2)
     assert bench.client.status("j").counters["possible_double_charges"] == 2  # of unit 0 and of unit 2
     for ledger, one in ((bench.two, heir), (bench.one, newer), (bench.two, theirs)):
-        assert (await record(ledger, ref, one)).written == [Written.NEW]
+        assert (await record(ledger, ref, one)).written == [WriteVerdict.NEW]
 
 
 async def test_a_job_that_pays_at_most_once_does_not_call_again_what_the_store_has_lost(bench):
     ref = await bench.started(a_job(spend="at_most_once"))
     mine = await claim(bench.one, ref, 0)
     assert await bench.one.release_claims(ref, {0: mine.fence}) == 1
-    assert (await claim(bench.one, ref, 0)).verdict is ClaimAnswer.UNKNOWN
+    assert (await claim(bench.one, ref, 0)).verdict is ClaimVerdict.UNKNOWN
 
 
 async def test_a_forgotten_job_is_on_record_as_lost_until_it_is_submitted_again(bench):

@@ -12,7 +12,7 @@ import pytest
 
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitResult
 from tests.ledger.bench import KEYS, a_job
 from tests.ledger.repeating import NOW, Stage, one_incarnation
 
@@ -45,7 +45,7 @@ class History:
         self.held += [
             (node, ref, c)
             for c in claims
-            if c.verdict not in {ClaimAnswer.OWNED, ClaimAnswer.WAITING, ClaimAnswer.DONE}
+            if c.verdict not in {ClaimVerdict.OWNED, ClaimVerdict.WAITING, ClaimVerdict.DONE}
         ]
 
     async def end(self):
@@ -56,7 +56,7 @@ class History:
         counters = {"calls": 1, "tokens_in": self.chance.randrange(1, 50)}
         self.told[ref, claim.position, claim.fence] = counters
         teller = self.ledgers[node]
-        if self.chance.random() < 0.6 or claim.verdict is not ClaimAnswer.RUN:
+        if self.chance.random() < 0.6 or claim.verdict is not ClaimVerdict.RUN:
             results = [UnitResult(claim.position, claim.fence, b"{}", self.chance.random() < 0.8)]
             times = self.chance.choice([1, 1, 1, 2])  # two have adopted the same spooled answer
             for ledger in [teller, self.stage.two][:times]:

@@ -3,7 +3,7 @@
 import pytest
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Due, MessageId, UnitResult, Written
+from dicast.app.ledger.records import Due, MessageId, UnitResult, WriteVerdict
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.record import Recorder, _spooled
@@ -51,7 +51,7 @@ async def test_an_answer_that_an_earlier_job_has_left_on_disk_is_none_of_this_on
     flush(bench)
     new = await bench.started(a_job(dimensions=4), units=8)
     ref, recorded = await Recorder(bench.two, Spool(tmp_path, "ns", "n")).store_spooled(entry)
-    assert (ref, recorded.written, recorded.news) == (old, [Written.GONE], False)
+    assert (ref, recorded.written, recorded.news) == (old, [WriteVerdict.GONE], False)
     counters = bench.client.status("j").counters
     assert (counters["done"], counters["calls"], counters["stale"]) == (0, 0, 0)  # its books are its own
     assert bench.redis.hget(bench.one.keys.page(new), "left") == "8"

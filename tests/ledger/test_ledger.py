@@ -11,7 +11,7 @@ from dicast.app.domain.intervals import STANDARD
 from dicast.app.ledger.client import JobConflict, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, Written
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, WriteVerdict
 from dicast.app.ledger.states import JobState
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -75,7 +75,7 @@ async def test_an_attempt_to_open_a_page_may_be_repeated(bench):
 # -------------------------------------------------------------------------------------------------------------- the end
 async def test_the_last_result_ends_the_page_and_closing_it_ends_the_job(bench):
     ref = await bench.started()
-    left = [(await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))).left for p in range(4)]
+    left = [(await record(bench.one, ref, await claim(bench.one, ref, p, item=p // 2))).remaining for p in range(4)]
     assert left == [3, 2, 1, 0]
     assert await bench.one.close_page(ref, 1) == (True, False)
     assert bench.client.status("j").state is JobState.FINISHING
@@ -99,7 +99,7 @@ async def test_a_page_whose_results_the_store_has_lost_is_not_closed(bench):
     assert await bench.one.close_page(ref, 1) == (False, False)
     assert await bench.one.open_pages() == [ref]
     last = await record(bench.one, ref, claims[3])
-    assert (last.left, last.gather) == (0, True)
+    assert (last.remaining, last.gather) == (0, True)
     assert await bench.one.close_page(ref, 1) == (True, False)
     assert bench.client.status("j").counters["done"] == 4
 
@@ -130,9 +130,9 @@ async def test_cancel_lets_no_unit_run_and_ends_when_all_are_closed(bench):
     assert bench.client.cancel("j") == (JobState.CANCELLING, False)
     assert await bench.one.take_due() == [(ref, MessageId(1))]
     rest = [await claim(bench.two, ref, p, item=p // 2) for p in (1, 2, 3)]
-    assert {c.verdict for c in rest} == {ClaimAnswer.CANCELLED}
+    assert {c.verdict for c in rest} == {ClaimVerdict.CANCELLED}
     assert {c.calls for c in rest} == {0, 1}
-    assert (await record(bench.one, ref, running)).written == [Written.NEW]  # an open call counts
+    assert (await record(bench.one, ref, running)).written == [WriteVerdict.NEW]  # an open call counts
     await record(bench.two, ref, *rest, scored=False)
     assert await bench.one.close_page(ref, 1) == (True, False)
     assert bench.client.status("j").state is JobState.FINISHING
@@ -233,8 +233,8 @@ async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
         ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9)
         for position in range(40):
             mine = await claim(ledger, ref, position, item=position // 2)
-            if mine.verdict is ClaimAnswer.RUN:
-                ends.append((await record(ledger, ref, mine)).left)
+            if mine.verdict is ClaimVerdict.RUN:
+                ends.append((await record(ledger, ref, mine)).remaining)
 
     await asyncio.gather(*(worker(n) for n in range(20)))
     assert sorted(ends) == list(range(40))
@@ -300,12 +300,12 @@ async def test_a_full_store_takes_results_and_nothing_new(bench):
         with pytest.raises(OutOfMemoryError):
             await claim(bench.two, ref, 2, item=1)
         assert bench.redis.dump(bench.one.keys.page(ref)) == before
-        assert (await record(bench.one, ref, first)).written == [Written.NEW]
-        assert await bench.one.defer(ref, {}, [Deferral(1, second.fence, 1, 0)], []) == [Written.DEFERRED]
+        assert (await record(bench.one, ref, first)).written == [WriteVerdict.NEW]
+        assert await bench.one.defer(ref, {}, [Deferral(1, second.fence, 1, 0)], []) == [WriteVerdict.DEFERRED]
         bench.registry.announce(bench.nodes[0])
     finally:
         bench.redis.config_set("maxmemory", 0)
-    assert (await claim(bench.two, ref, 2, item=1)).verdict is ClaimAnswer.RUN
+    assert (await claim(bench.two, ref, 2, item=1)).verdict is ClaimVerdict.RUN
     assert not bench.redis.exists(bench.one.keys.job("other"))
 
 
@@ -315,7 +315,7 @@ async def test_a_store_that_has_forgotten_its_scripts_is_told_them_again(bench):
         bench.redis.script_flush()
         mine = await claim(bench.one, ref, position)
         bench.redis.script_flush()
-        assert (await record(bench.one, ref, mine)).written == [Written.NEW]
+        assert (await record(bench.one, ref, mine)).written == [WriteVerdict.NEW]
 
 
 # ----------------------------------------------------------------------------------------------------------- safeguards
@@ -327,7 +327,7 @@ async def test_a_message_that_is_due_stays_due_until_its_claim(bench):
     assert await bench.one.take_due() == [(ref, MessageId(0))]
     assert await bench.two.take_due() == []
     assert bench.redis.zrange(bench.one.keys.due, 0, -1) == [f"{ref}|0"]
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.RUN
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.RUN
     assert bench.redis.zcard(bench.one.keys.due) == 0
 
 
@@ -343,4 +343,4 @@ async def test_a_claim_that_outlives_the_longest_call_ends_though_its_node_lives
     mine = await claim(bench.one, ref, 0)
     impatient = Ledger(bench.asyncs, KEYS, bench.nodes[1].id, claim_ms=0, calls_max=9)
     heir = await claim(impatient, ref, 0)
-    assert (heir.verdict, heir.fence) == (ClaimAnswer.RUN, mine.fence + 1)
+    assert (heir.verdict, heir.fence) == (ClaimVerdict.RUN, mine.fence + 1)

@@ -10,7 +10,7 @@ from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.item import Item
 from dicast.app.ledger import client as callers
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from dicast.app.ledger.records import ClaimAnswer, LaneState, MessageId
+from dicast.app.ledger.records import ClaimVerdict, LaneState, MessageId
 from dicast.app.ledger.unit_verbs import Unheard
 from tests.ledger.bench import KEYS, a_job, claim, record
 
@@ -202,7 +202,7 @@ async def test_a_page_with_results_of_before_has_its_items_too(bench):
     (item,) = await bench.one.items("j", range(1))
     assert await bench.one.open_page(ref, 0, 2, "", 1, {0: item}, {0: b'{"opinion":{}}'}) == 1
     _, found, claims = await bench.one.claim(ref, MessageId(1), [0, 1], 0)
-    assert (found, [c.verdict for c in claims]) == (item, [ClaimAnswer.DONE, ClaimAnswer.RUN])
+    assert (found, [c.verdict for c in claims]) == (item, [ClaimVerdict.DONE, ClaimVerdict.RUN])
 
 
 def test_who_is_not_heard_is_named():

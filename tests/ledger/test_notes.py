@@ -32,17 +32,17 @@ async def test_what_is_met_at_different_times_counts(bench):
 async def test_a_pool_is_unseen_since_a_worker_told_of_it_last(bench):
     troubles = Troubles(bench.asyncs, KEYS)
     await clock(bench, 100_000)
-    await troubles.tell_of_pools(["p", "q"])
+    await troubles.announce_pools(["p", "q"])
     await clock(bench, 100_000 + STANDARD.pool_gone_ms)
-    await troubles.tell_of_pools(["q"])
+    await troubles.announce_pools(["q"])
     await clock(bench, 105_000 + STANDARD.pool_gone_ms)
-    assert await troubles.unseen_ms(["p"]) == STANDARD.pool_gone_ms + 5000
-    assert await troubles.unseen_ms(["p", "q"]) == 5000
-    assert await troubles.unseen_ms(["never"]) == STANDARD.pool_seen_ms, "from now on it counts"
+    assert await troubles.unannounced_ms(["p"]) == STANDARD.pool_gone_ms + 5000
+    assert await troubles.unannounced_ms(["p", "q"]) == 5000
+    assert await troubles.unannounced_ms(["never"]) == STANDARD.pool_seen_ms, "from now on it counts"
     await clock(bench, 106_000 + STANDARD.pool_gone_ms)
-    assert await troubles.unseen_ms(["never"]) == STANDARD.pool_seen_ms + 1000
+    assert await troubles.unannounced_ms(["never"]) == STANDARD.pool_seen_ms + 1000
     await clock(bench, 0)
-    assert await troubles.unseen_ms(["q"]) == 0
+    assert await troubles.unannounced_ms(["q"]) == 0
 
 
 async def test_messages_that_cannot_be_sent_are_due_again_unless_they_were_claimed(bench):
@@ -73,8 +73,8 @@ async def test_notes_of_where_a_job_asks_no_more(bench):
     assert await store.stops(job) == {}
     assert await store.failed(job, "0.0.2", 1, "401", stop, units=2, items=2)
     assert await store.stops(job) == {"p|m": stop}
-    await store.answered(job, "p|other")
-    assert await store.look(job) == ({"p|m": stop}, {"p|other"})
+    await store.mark_answered(job, "p|other")
+    assert await store.load(job) == ({"p|m": stop}, {"p|other"})
     key = bench.one.keys.asking("j", job.incarnation)
     assert RETENTION_S - 60 < await bench.asyncs.ttl(key) <= RETENTION_S
     await store.silence("j")

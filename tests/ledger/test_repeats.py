@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.ledger.records import ClaimAnswer, Deferral, Due, MessageId, UnitResult, Written
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitResult, WriteVerdict
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.unit_verbs import POISON_DEATHS
 from dicast.app.pipeline.gather import Gatherer
@@ -39,7 +39,7 @@ async def test_a_claim_that_is_asked_again_is_neither_a_death_nor_a_call(bench, 
     for _ in range(2 * POISON_DEATHS):
         again = await attempt(bench.one, ref, "a")
         assert replace(again, elapsed_ms=0) == replace(first, elapsed_ms=0)
-    assert (again.verdict, again.calls) == (ClaimAnswer.RUN, 1)
+    assert (again.verdict, again.calls) == (ClaimVerdict.RUN, 1)
     assert counted(bench) == {}
 
 
@@ -70,10 +70,10 @@ async def test_a_unit_whose_record_nobody_can_have_written_is_claimed_all_the_sa
     ref = await bench.started()
     bench.redis.hset(bench.one.keys.page(ref), "u:0", record_of_unit)
     mine = await claim(bench.one, ref, 0)
-    assert mine.verdict is ClaimAnswer.RUN
+    assert mine.verdict is ClaimVerdict.RUN
     assert mine.fence > 7 or not record_of_unit.startswith("7")
-    assert await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 1, 0)], []) == [Written.DEFERRED]
-    assert (await record(bench.one, ref, await claim(bench.one, ref, 0))).written == [Written.NEW]
+    assert await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 1, 0)], []) == [WriteVerdict.DEFERRED]
+    assert (await record(bench.one, ref, await claim(bench.one, ref, 0))).written == [WriteVerdict.NEW]
 
 
 async def test_a_page_of_an_earlier_version_is_gathered(bench):
@@ -91,10 +91,12 @@ async def test_a_deferral_that_is_told_again_leaves_a_unit_that_can_be_read(benc
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
     for _ in range(5):
-        assert await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 0, 0, unpaid=1)], []) == [Written.DEFERRED]
+        assert await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 0, 0, unpaid=1)], []) == [
+            WriteVerdict.DEFERRED
+        ]
     assert counted(bench) == COUNTERS
     again = await claim(bench.two, ref, 0)
-    assert (again.verdict, again.calls) == (ClaimAnswer.RUN, 1)
+    assert (again.verdict, again.calls) == (ClaimVerdict.RUN, 1)
 
 
 async def test_a_result_that_is_told_again_counts_once(bench):
@@ -102,7 +104,7 @@ async def test_a_result_that_is_told_again_counts_once(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
     told = [await bench.one.record(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)]) for _ in range(3)]
-    assert [(t.written, t.left, t.news) for t in told] == [([Written.NEW], 3, n == 0) for n in range(3)]
+    assert [(t.written, t.remaining, t.news) for t in told] == [([WriteVerdict.NEW], 3, n == 0) for n in range(3)]
     assert counted(bench) == COUNTERS
 
 
@@ -123,8 +125,8 @@ async def test_a_late_answer_was_paid_for_and_counts_once(bench):
     for _ in range(3):
         for position in range(3):
             told = await bench.one.record(ref, COUNTERS, [UnitResult(position, late.fence, b"{}", True)])
-            assert told.written == [Written.GONE]
-        assert await bench.one.defer(ref, COUNTERS, [Deferral(3, late.fence, 1, 0)], []) == [Written.GONE]
+            assert told.written == [WriteVerdict.GONE]
+        assert await bench.one.defer(ref, COUNTERS, [Deferral(3, late.fence, 1, 0)], []) == [WriteVerdict.GONE]
     assert counted(bench) == {
         "calls": 8, "tokens_in": 800, "retries": 8, "stale": 4, "possible_double_charges": 4,
     }  # fmt: skip
@@ -137,7 +139,7 @@ async def test_an_answer_that_two_workers_have_adopted_counts_once(bench, tmp_pa
     heirs = [Recorder(ledger, Spool(tmp_path, "ns", "heir")) for ledger in (bench.one, bench.two)]
     adopted = [await heir.store_spooled(entry) for heir in heirs]
     assert [(found, recorded.written, recorded.news) for found, recorded in adopted] == [
-        (ref, [Written.NEW], True), (ref, [Written.NEW], False),
+        (ref, [WriteVerdict.NEW], True), (ref, [WriteVerdict.NEW], False),
     ]  # fmt: skip
     assert counted(bench) == COUNTERS
 
@@ -146,9 +148,11 @@ async def test_what_a_claim_has_deferred_it_cannot_record_any_more(bench):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
     await bench.one.defer(ref, COUNTERS, [Deferral(0, mine.fence, 1, 0)], [Due(MessageId(0), 0)])
-    assert (await bench.one.record(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])).written == [Written.STALE]
+    assert (await bench.one.record(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])).written == [
+        WriteVerdict.STALE
+    ]
     assert counted(bench) == COUNTERS
-    assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING
+    assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.WAITING
 
 
 async def test_a_unit_that_waits_often_has_a_short_record(bench):
@@ -157,7 +161,7 @@ async def test_a_unit_that_waits_often_has_a_short_record(bench):
         mine = await claim(bench.one, ref, 0)
         await bench.one.defer(ref, {}, [Deferral(0, mine.fence, 0, 0, unpaid=1)], [Due(MessageId(0), 60_000)])
         for _ in range(3):
-            assert (await claim(bench.two, ref, 0)).verdict is ClaimAnswer.WAITING
+            assert (await claim(bench.two, ref, 0)).verdict is ClaimVerdict.WAITING
         bench.redis.hdel(bench.one.keys.page(ref), "w:0")
     assert len(bench.redis.hget(bench.one.keys.page(ref), "u:0")) < 500
 
@@ -262,7 +266,7 @@ async def test_three_fail_overs_end_no_unit(bench):
     ref = await bench.started()
     for calls in range(1, 2 * POISON_DEATHS):
         mine = await claim(bench.one, ref, 0)
-        assert (mine.verdict, mine.calls) == (ClaimAnswer.RUN, calls)
+        assert (mine.verdict, mine.calls) == (ClaimVerdict.RUN, calls)
         assert await bench.one.release_claims(ref, {0: mine.fence}) == 1
 
 

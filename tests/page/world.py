@@ -116,8 +116,8 @@ def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, fa
     header = ReportHeader(
         job_id=name, project=spec.project, status="completed", units=len(opinions), started=START,
         finished=START + timedelta(seconds=80), wall_s=80.0, calls=len(opinions) + 7, retries=7,
-        agents=[ReportAgent.of(agent) for agent in spec.agents],
-        dimensions=[ReportDimension.of(d) for d in spec.dimensions], keep=spec.keep,
+        agents=[ReportAgent.from_agent(agent) for agent in spec.agents],
+        dimensions=[ReportDimension.from_dimension(d) for d in spec.dimensions], keep=spec.keep,
     )  # fmt: skip
     report = finish(root, name, "abc", header)
     dicast.submit(spec)

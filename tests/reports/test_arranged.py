@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from dicast.app.domain.arrangement import Arrangement, Expected, Shuffle
+from dicast.app.domain.arrangement import Arrangement, ExpectedItems, Shuffle
 from dicast.app.domain.item import Item
 from dicast.app.reports import arranged
 from dicast.app.reports.arranged import ARRANGED, OtherItems, is_arranged, read_arranged, write_arranged
@@ -45,7 +45,7 @@ def an_item(n, **metadata):
 
 
 def written(folder, items, arrangement, seed="s"):
-    expected = Expected(arrangement)
+    expected = ExpectedItems(arrangement)
     for item in items:
         expected.add(item)
     write_arranged(folder, iter(items), arrangement, random.Random(seed), expected.total)

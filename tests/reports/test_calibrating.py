@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from dicast.app.application import create_app
-from dicast.app.domain.calibrated import circumstances, mismatches
+from dicast.app.domain.calibrated import mismatches, scoring_context
 from dicast.app.domain.calibration import Calibration, CalibrationMap, MadeFor
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fingerprints import judge_digest, prompt_digest
@@ -28,7 +28,7 @@ from dicast.app.reports.panel import export_panel
 from dicast.app.reports.ratings import write_ratings
 from dicast.app.submission.calibrations import CalibrationError
 from dicast.app.submission.job_file import load_calibration, load_job
-from dicast.app.submission.submit import checked
+from dicast.app.submission.submit import check_job
 from tests.reports.building import NOW, header, opinion
 from tests.test_judging_commands import dicast as command
 
@@ -58,8 +58,8 @@ def finished(root: Path, job_id: str = "job-1", *, rated: bool = True, **changes
         ratings = [Rating(f"item-{n}", "clear", "ada", float(people[n])) for n in range(ITEMS)]
         write_ratings(root, job_id, NOW, ratings)
     given = {
-        "agents": [ReportAgent.of(agent, ["m"]) for agent in AGENTS],
-        "dimensions": [ReportDimension.of(DIMENSION)],
+        "agents": [ReportAgent.from_agent(agent, ["m"]) for agent in AGENTS],
+        "dimensions": [ReportDimension.from_dimension(DIMENSION)],
         "prompt": prompt_digest(EvaluationJob.model_validate(a_job())),
         "rated": rated,
         **changes,
@@ -112,10 +112,16 @@ def test_a_later_job_has_calibrated_scores_beside_its_raw_ones(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "differing"),
     [
-        ({"agents": [ReportAgent.of(AGENTS[0], ["other"]), ReportAgent.of(AGENTS[1], ["m"])]}, "model"),
+        ({"agents": [ReportAgent.from_agent(AGENTS[0], ["other"]), ReportAgent.from_agent(AGENTS[1], ["m"])]}, "model"),
         ({"prompt": "another"}, "prompt"),
-        ({"dimensions": [ReportDimension.of(DIMENSION.model_copy(update={"instructions": "?"}))]}, "rubric"),
-        ({"agents": [ReportAgent.of(a.model_copy(update={"persona": "Be kind."}), ["m"]) for a in AGENTS]}, "judge"),
+        (
+            {"dimensions": [ReportDimension.from_dimension(DIMENSION.model_copy(update={"instructions": "?"}))]},
+            "rubric",
+        ),
+        (
+            {"agents": [ReportAgent.from_agent(a.model_copy(update={"persona": "Be kind."}), ["m"]) for a in AGENTS]},
+            "judge",
+        ),
     ],
 )
 def test_what_was_made_for_something_else_is_withheld_or_told(
@@ -125,7 +131,7 @@ def test_what_was_made_for_something_else_is_withheld_or_told(
     for choice in ("refuse", "warn"):
         calibration = made.model_copy(update={"on_mismatch": choice})
         folder, report = finished(tmp_path, choice, calibration=calibration, panelled=True, **changes)
-        lines = mismatches(calibration, circumstances(report))
+        lines = mismatches(calibration, scoring_context(report))
         assert any(line == f"strict, clear: it was made with another {differing}" for line in lines)
         kept = keep_computed(folder, report)
         assert kept.statistics is not None
@@ -135,9 +141,9 @@ def test_what_was_made_for_something_else_is_withheld_or_told(
         rows = pq.read_table(folder / "panel.parquet").to_pylist()
         if choice == "refuse":
             assert strict.calibrated.reason == f"the map was made with another {differing}"
-            assert {row["calibrated"] for row in rows} == {None} and not whole.calibrated.known
+            assert {row["calibrated"] for row in rows} == {None} and not whole.calibrated.is_known
         else:
-            assert strict.calibrated.known and None not in {row["calibrated"] for row in rows}
+            assert strict.calibrated.is_known and None not in {row["calibrated"] for row in rows}
             assert any("is applied all the same" in line for line in of.summary)
 
 
@@ -148,7 +154,7 @@ def test_a_panel_of_other_judges_has_no_calibrated_score(tmp_path: Path) -> None
     kept = keep_computed(folder, report)
     assert kept.statistics is not None
     strict, _, whole = kept.statistics.dimensions[0].calibrated
-    assert strict.calibrated.known
+    assert strict.calibrated.is_known
     assert whole.calibrated.reason == "the calibration's panel has other judges (strict, kind, third)"
 
 
@@ -195,7 +201,7 @@ def test_files_that_hold_none(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidJob, match=r"calibration: must be a mapping, got 3; write calibration: calibration\.json"
     ):
-        checked(a_job(calibration=3))
+        check_job(a_job(calibration=3))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
         item_id="i1", dimension="clear", judge="a", first=2, second=4.5, first_argument="It is so.", second_argument=""
     )
     found: Any = SimpleNamespace(
-        first="one", second="two", forced=["another rubric"], spared_told="Some were spared.", moved=[moved],
+        first="one", second="two", forced=["another rubric"], skipped_sentence="Some were spared.", moved=[moved],
         shifts=[shift("a", UP, 0.0004, 1, 2), shift("b", UP, 0.0125, 0, 3), shift("c", WHY, None)],
     )  # fmt: skip
     lines = printed(_comparison(found, TableStyle(ascii_only=True)))
@@ -53,7 +53,7 @@ def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
     assert lines[-5:] == [
         "Some were spared.", "What moved most", "2 to 4.5  i1, clear, a", "It is so.", "(nothing)",
     ]  # fmt: skip
-    still: Any = SimpleNamespace(**{**vars(found), "moved": [], "spared_told": None})
+    still: Any = SimpleNamespace(**{**vars(found), "moved": [], "skipped_sentence": None})
     assert printed(_comparison(still, TableStyle(ascii_only=True)))[-1] == "No item moved."
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import CalibratedVoice, ProbeStatistics, RankingAgreement, StoppedEarly
+from dicast.app.domain.judge_statistics import CalibratedRater, ProbeStatistics, RankingAgreement, StoppedEarly
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
@@ -88,7 +88,7 @@ def with_everything(report: Report) -> Report:
         ProbeStatistics(probe="verbosity", voice="ann", effect=known(0.4), p=0.01),
         ProbeStatistics(probe="injection", voice="bob", effect=known(0.8), p=0.0001, tried=True, against="itself"),
     ]
-    voice = CalibratedVoice(
+    voice = CalibratedRater(
         name="ann", kind="judge", method="isotonic", learned_on=40, raw=known(0.7), calibrated=known(0.6),
         bias=known(-0.1),
     )  # fmt: skip

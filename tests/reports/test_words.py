@@ -51,7 +51,11 @@ OPINIONS = [
 def finished(root: Path) -> tuple[Path, Report]:
     begin(root, "job-1", NOW)
     files.write_page(root, "job-1", NOW, "0", 0, OPINIONS, [])
-    dimensions = [ReportDimension.of(TONE), ReportDimension.of(WHAT, MAJORITY), ReportDimension.of(WHOLE)]
+    dimensions = [
+        ReportDimension.from_dimension(TONE),
+        ReportDimension.from_dimension(WHAT, MAJORITY),
+        ReportDimension.from_dimension(WHOLE),
+    ]
     report = files.finish(root, "job-1", NOW, header(len(OPINIONS), dimensions=dimensions, panelled=True))
     return job_folder(root, "job-1"), report
 

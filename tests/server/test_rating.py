@@ -276,7 +276,7 @@ def test_labels_and_checklists_are_rated_in_their_own_words(tmp_path: Path) -> N
         "better": Scale(preference="choice"),
     }  # fmt: skip
     dimensions = [Dimension(id=name, instructions="?", scale=scale) for name, scale in scales.items()]
-    told = [_told(ReportDimension.of(dimension), dimension) for dimension in dimensions]
+    told = [_told(ReportDimension.from_dimension(dimension), dimension) for dimension in dimensions]
     blind = BlindRatings(tmp_path)
     blind.open_queue(Queue(told, [QueuedItem("i", {"text": "t"}), QueuedItem("k", {"text": "t"})]))
     for item, score in (("i", 2), ("k", 1)):

@@ -48,7 +48,7 @@ def finished(
     write_page(root, name, "abc", "0", 0, opinions, errors)
     header = ReportHeader(
         job_id=name, project="p", status="completed", units=items, started=START, finished=START, wall_s=1.0,
-        agents=[ReportAgent.of(AGENT)], dimensions=[ReportDimension.of(DIMENSION)],
+        agents=[ReportAgent.from_agent(AGENT)], dimensions=[ReportDimension.from_dimension(DIMENSION)],
     )  # fmt: skip
     report = finish(root, name, "abc", header)
     if in_store:

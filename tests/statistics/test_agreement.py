@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.statistics.agreement import among, confusion, judge_with_people, person_with_others
+from dicast.app.statistics.agreement import confusion, inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.statistics.estimates import Estimate, Unknown
 from dicast.app.statistics.independence import effective_judges, error_correlation
 from tests.statistics.worlds import EVEN, LEVELS, scores
@@ -59,7 +59,7 @@ def test_missing_ratings_are_left_out_and_counted():
     assert seen.missing == pytest.approx(np.mean(np.isnan(judge) | np.isnan(people).all(axis=1)))
     assert seen.items < 400
     assert known(seen.kappa).items == seen.items
-    assert among(people, "ordinal", LEVELS, chance()).missing == pytest.approx(np.isnan(people).mean())
+    assert inter_rater_agreement(people, "ordinal", LEVELS, chance()).missing == pytest.approx(np.isnan(people).mean())
 
 
 def test_one_person_is_compared_with_but_has_no_others():
@@ -88,8 +88,8 @@ def test_labels_have_no_distances_and_fractions_no_levels():
     labels = judge_with_people(ratings[:, 0], ratings[:, 1:], "nominal", LEVELS, chance())
     assert "no distances" in str(labels.pearson) and "no distances" in str(labels.differences.bias)
     assert known(labels.kappa)
-    assert "no distances" in str(among(ratings, "nominal", LEVELS, chance()).icc_mean)
-    fractions = among(ratings / 7, "interval", None, chance())
+    assert "no distances" in str(inter_rater_agreement(ratings, "nominal", LEVELS, chance()).icc_mean)
+    fractions = inter_rater_agreement(ratings / 7, "interval", None, chance())
     assert "no levels" in str(fractions.fleiss)
     assert known(fractions.alpha)
     assert confusion(ratings[:, 0] / 7, ratings[:, 1], LEVELS) is None
@@ -98,8 +98,8 @@ def test_labels_have_no_distances_and_fractions_no_levels():
 def test_self_consistency_is_agreement_over_replicates():
     replicates = scores(chance(), 100, 3, cuts=EVEN, reliability=0.9)
     noisy = scores(chance(), 100, 3, cuts=EVEN, reliability=0.3)
-    steady = known(among(replicates, "ordinal", LEVELS, chance()).alpha)
-    assert steady.low > known(among(noisy, "ordinal", LEVELS, chance()).alpha).high
+    steady = known(inter_rater_agreement(replicates, "ordinal", LEVELS, chance()).alpha)
+    assert steady.low > known(inter_rater_agreement(noisy, "ordinal", LEVELS, chance()).alpha).high
 
 
 @pytest.mark.parametrize("shared, worth", [(0.0, 4.0), (0.5, 4 / 2.5), (0.8, 4 / 3.4)])

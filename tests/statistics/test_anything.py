@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import dicast.app.statistics
-from dicast.app.statistics.agreement import among, judge_with_people, person_with_others
+from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.statistics.calibration import cross_fitted
 from dicast.app.statistics.combining import COMBINATIONS, learned_weights
 from dicast.app.statistics.estimates import Estimate, Unknown
@@ -51,7 +51,7 @@ def test_agreement(scores, level):
     rng = np.random.default_rng(0)
     judge, people = scores[:, 0], scores[:, 1:]
     found = (
-        among(scores, level, LEVELS, rng),
+        inter_rater_agreement(scores, level, LEVELS, rng),
         judge_with_people(judge, people, level, LEVELS, rng),
         person_with_others(people, level, LEVELS, rng),
         effective_judges(scores[:, :2], people, rng),

@@ -90,7 +90,7 @@ def test_correlations_of_published_examples():
 
 
 def drawn_value(sums, weights):
-    return sums.of(weights @ sums.columns)[0]
+    return sums.evaluate(weights @ sums.columns)[0]
 
 
 @pytest.mark.parametrize("seed", range(5))

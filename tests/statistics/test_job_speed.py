@@ -13,4 +13,4 @@ def test_a_made_job_has_statistics(tmp_path: Path) -> None:
     found = compute(folder, report)
     (of,) = found.dimensions
     assert (report.scored, of.rated_items, of.raters) == (180, 30, ["ada", "ben", "cleo"])
-    assert of.voices[0].bias.known and of.groups[0].reason is None
+    assert of.voices[0].bias.is_known and of.groups[0].reason is None

@@ -53,7 +53,7 @@ def test_bias_and_limits_are_a_second_librarys(seed):
     assert found.lower_limit.value == exactly(second.mean - 1.96 * second.std)
     weights = np.bincount(rng.integers(0, 50, 50), minlength=50)
     drawn, sums = np.repeat(x - y, weights), limit_sums(x - y, 1.96)
-    assert sums.of(weights[None, :] @ sums.columns)[0] == exactly(drawn.mean() + 1.96 * drawn.std(ddof=1))
+    assert sums.evaluate(weights[None, :] @ sums.columns)[0] == exactly(drawn.mean() + 1.96 * drawn.std(ddof=1))
 
 
 # D. G. Altman, "Practical Statistics for Medical Research" (1991), section 14.3: two radiologists on 85 xeromammograms;

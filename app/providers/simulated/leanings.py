@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from dicast.app.domain.attacks import ATTACKS, Aim, Attack
-from dicast.app.domain.material import quoted
+from dicast.app.domain.material import quote_lines
 
 _CLAIM = re.compile(
     r"^> .*(?:rated this text|that it deserves) (-?\d{1,9}) on a scale from (-?\d{1,9}) to (-?\d{1,9})\.$", re.MULTILINE
@@ -48,7 +48,7 @@ def sign_of(attack: Attack) -> str:
     """Return the longest part of an attack that is on one line and the same on every scale, as it stands in a
     prompt."""
     part = max(_PLACEHOLDER.split(attack.text), key=len)
-    return quoted(part).removeprefix("> ")
+    return quote_lines(part).removeprefix("> ")
 
 
 _SIGNS = tuple((sign_of(attack), attack.aim) for attack in ATTACKS)

@@ -45,7 +45,7 @@ def answer(report: Report) -> dict[str, Any] | None:
         plot = plots.whiskers([plots.Whisker("answer", found.value, found.low, found.high)], told, "value")
     stopped = report.statistics.stopped if report.statistics else None
     limits = [words.shown(line, 600) for line in stopped.summary] if stopped else []
-    return {"told": words.shown(found.told(), 600), "limits": limits, "facts": facts, "plot": plot}
+    return {"told": words.shown(found.sentence(), 600), "limits": limits, "facts": facts, "plot": plot}
 
 
 def labels(report: Report) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def _labels(of: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any]
     told = [f"{words.name(label)} {words.percent(count / total)}" for label, count in known[:6] if count]
     rest = sum(1 for _, count in known[6:] if count)
     judges = [cell for cell in of.by_judge if cell.n][:MOST_BARS]
-    rated = any(one.people.known or one.people_alone.known for one in shares)
+    rated = any(one.people.is_known or one.people_alone.is_known for one in shares)
     return {
         "title": f"{'Choices' if of.dimension.kind == 'preference' else 'Labels'} in {name}",
         "told": f"Of {words.count(total, 'score')} in {name}: {words.listed(told)}"
@@ -130,7 +130,7 @@ def preferences(report: Report) -> list[dict[str, Any]]:
 
 def _preference(name: str, found: PreferenceStatistics) -> dict[str, Any]:
     people = [(f"A wins, by {who}", of) for who, of in zip(PEOPLE, (found.people, found.people_alone), strict=True)]
-    rated = any(of.known for _, of in people)
+    rated = any(of.is_known for _, of in people)
     voices = [("A wins, by the panel", found.wins), *(people if rated else ()), ("tie, by the panel", found.ties)]
     wins = [
         plots.Whisker(label, 100 * of.value, 100 * of.low, 100 * of.high, second="people" in label)

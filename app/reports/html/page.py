@@ -108,7 +108,7 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
         for shift in clear[:10]
     ]
     compared_count = words.count(len(compared.shifts), "shift")
-    told += [words.shown(compared.spared_told, 600)] if compared.spared_told is not None else []
+    told += [words.shown(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
     return {
         "first": {**_head(first), "heat": heat_map(first)},
         "second": {**_head(second), "heat": heat_map(second)},

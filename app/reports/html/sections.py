@@ -41,7 +41,7 @@ def _outcome(report: Report) -> Iterator[str]:
 def _aims(report: Report) -> Iterator[str]:
     """Yield what became of the job's question and pairs, and what was not needed."""
     if report.answer is not None:
-        yield words.shown(report.answer.told(), 600)
+        yield words.shown(report.answer.sentence(), 600)
     if report.spared:
         yield (
             f"{words.count(report.spared, 'unit')} ({words.percent(report.spared / report.units)}) were not needed, "
@@ -58,7 +58,7 @@ def _aims(report: Report) -> Iterator[str]:
 def not_asked_since(report: Report) -> str:
     """Return in a clause why an escalating panel did not need later judges."""
     rules = [of.panel.escalate for of in report.dimensions]
-    reasons = dict.fromkeys(rule.spares for rule in rules if rule is not None)
+    reasons = dict.fromkeys(rule.skips_when for rule in rules if rule is not None)
     return f"the judges before {' or '.join(reasons) or 'had settled the outcome'}"
 
 

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import DimensionStatistics, GroupStatistics, VoiceStatistics
+from dicast.app.domain.judge_statistics import DimensionStatistics, GroupStatistics, RaterStatistics
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.sections import MOST_DIFFERENCES, MOST_GROUPS, MOST_PLOTTED, dimensions_of, title
@@ -73,24 +73,24 @@ def _dimension(of: DimensionStatistics, known: ReportDimension | None) -> dict[s
     }
 
 
-def _voices(of: DimensionStatistics) -> list[VoiceStatistics]:
+def _voices(of: DimensionStatistics) -> list[RaterStatistics]:
     """Return the statistics of the judges, the panel, and a person, if people have rated."""
     return [*of.voices[: MOST_VOICES - 1], *of.voices[MOST_VOICES - 1 :][-1:], of.person] if of.person else []
 
 
-def _voice(voice: VoiceStatistics) -> tuple[str, ...]:
+def _voice(voice: RaterStatistics) -> tuple[str, ...]:
     return (
         _name(voice), words.figure(voice.pearson), words.figure(voice.kappa), words.figure(voice.bias),
         words.percent(voice.base_rate), words.percent(voice.missing),
     )  # fmt: skip
 
 
-def _name(voice: VoiceStatistics) -> str:
+def _name(voice: RaterStatistics) -> str:
     named = {"panel": "the panel", "people": "a person"}.get(voice.kind) or words.name(voice.name)
     return f"{named} (audit)" if voice.audited else named
 
 
-def _known(voices: Sequence[VoiceStatistics], field: str) -> Iterator[plots.Whisker]:
+def _known(voices: Sequence[RaterStatistics], field: str) -> Iterator[plots.Whisker]:
     for voice in voices:
         found: Figure = getattr(voice, field)
         if found.value is not None and found.low is not None and found.high is not None:
@@ -126,7 +126,7 @@ def _calibration(of: DimensionStatistics, name: str) -> str:
     return plots.curves(found, told, ("judge's score", "person's mean"))
 
 
-def calibration(voice: VoiceStatistics, lowest: int) -> list[tuple[float, float, float, float]]:
+def calibration(voice: RaterStatistics, lowest: int) -> list[tuple[float, float, float, float]]:
     """Return (judge's score, person's mean, low, high) for each score that the judge gave to at least
     `FEWEST_IN_A_POINT` items."""
     found = []

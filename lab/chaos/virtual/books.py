@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from dicast.app.domain.escalation import settled, stages_of, standard_error
+from dicast.app.domain.escalation import is_settled, stages_of, standard_error
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.states import JobState
 from lab.chaos.virtual.jobs import SimJob
@@ -175,7 +175,7 @@ def _settled(job: SimJob, dimension: int, given: Mapping[str, Sequence[float]]) 
     """Whether those who are not `given` need not be asked."""
     of, left = job.job.dimensions[dimension], [agent.name for agent in job.job.agents if agent.name not in given]
     scores, errors = ({name: tell(own) for name, own in given.items()} for tell in (fmean, standard_error))
-    return settled(job.job.panel_of(of), scores, left, of.scale, errors)
+    return is_settled(job.job.panel_of(of), scores, left, of.scale, errors)
 
 
 def _chief(world: World, job: SimJob, opinions: list[dict[str, Any]], allowed: Allowed) -> Iterator[str]:
