@@ -107,15 +107,15 @@ class AsyncClient:
 def evaluate_and_wait(job: EvaluationJob | Mapping[str, Any], *, progress: bool = True) -> Report:
     """Submit a job and wait for its report, with a progress bar: in a notebook or on a terminal. Blocks, also where an
     event loop runs already; raises as `AsyncClient` does."""
-    with Progress(disable=not progress, transient=True) as shown:
-        bar = shown.add_task("judging", total=None)
+    with Progress(disable=not progress, transient=True) as display:
+        bar = display.add_task("judging", total=None)
 
-        def look(status: JobStatus) -> None:
-            shown.update(bar, total=status.units, completed=status.done, description=f"{status.id} {status.state}")
+        def update_display(status: JobStatus) -> None:
+            display.update(bar, total=status.units, completed=status.done, description=f"{status.id} {status.state}")
 
         async def evaluate() -> Report:
             async with AsyncClient() as client:
-                return await client.evaluate(job, look)
+                return await client.evaluate(job, update_display)
 
         with ThreadPoolExecutor(1) as aside:  # a notebook's own thread has a loop that runs
             return aside.submit(asyncio.run, evaluate()).result()

@@ -25,7 +25,7 @@ from dicast.app.domain.intervals import Intervals
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
-from dicast.app.pipeline.celery_settings import celery_settings, held_by
+from dicast.app.pipeline.celery_settings import celery_settings, transport_options_for
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, EVALUATE
 from dicast.app.submission.submit import (
     Prepared,
@@ -244,11 +244,11 @@ class Dicast(Celery):  # type: ignore[misc]
         """Return what nodes may access besides the installation's own keys; None where the broker is not the store."""
         from dicast.app.access.rights import StoreBroker
 
-        named = self.names.of
+        qualify = self.names.of
         queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
         return StoreBroker(
-            queues=tuple(map(named, queues)), exchange=named("dicast"), control=named("celery"),
-            events=named("celeryev"), db=self.store.get_connection_kwargs().get("db") or 0,
+            queues=tuple(map(qualify, queues)), exchange=qualify("dicast"), control=qualify("celery"),
+            events=qualify("celeryev"), db=self.store.get_connection_kwargs().get("db") or 0,
             plain_results=not self.names.namespace,
         ) if self.broker.is_store else None  # fmt: skip
 
@@ -268,13 +268,13 @@ class Dicast(Celery):  # type: ignore[misc]
     def secrets(self) -> list[str]:
         """Return values that no output may show: secrets of the settings and the membership, and the keys of pools."""
         keys = [self.environ.get(spec.api_key_env or "", "") for spec in self.pools.pools.values()]
-        given = self.member.given.secrets() if self.member is not None else []
-        return [*self.settings.secrets(), *filter(None, keys), *given]
+        member_secrets = self.member.registration.secrets() if self.member is not None else []
+        return [*self.settings.secrets(), *filter(None, keys), *member_secrets]
 
     def join(self, member: Member) -> None:
         """Use the store that this member was given from now on. No part may have been made with another store yet."""
         self.member = member
-        self.__dict__["store_url"] = member.given.store_url
+        self.__dict__["store_url"] = member.registration.store_url
         self.conf.update(self._addresses(self.broker))
 
     def bugreport(self) -> str:
@@ -411,8 +411,10 @@ class Dicast(Celery):  # type: ignore[misc]
         )  # fmt: skip
         if spec is None:
             return slo
-        own = {name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm", "project_max")}
-        return replace(slo, **own)
+        pool_options = {
+            name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm", "project_max")
+        }
+        return replace(slo, **pool_options)
 
     def configuration(self) -> dict[str, Any]:
         """Return Celery's settings."""
@@ -425,14 +427,14 @@ class Dicast(Celery):  # type: ignore[misc]
         store_url = NOWHERE if self.settings.joins and self.member is None else self.store_url
         return {
             **broker.settings,
-            "broker_transport_options": held_by(CLIENTS, broker, self.keys),
+            "broker_transport_options": transport_options_for(CLIENTS, broker, self.keys),
             "result_backend": result_backend(store_url),
         }
 
     def transport_options(self, holder: str) -> dict[str, Any]:
         """Return the broker's transport options. Where the store is the broker, unacknowledged messages belong to
         `holder`."""
-        return held_by(holder, self.broker, self.keys)
+        return transport_options_for(holder, self.broker, self.keys)
 
 
 def create_app(environ: Mapping[str, str]) -> Dicast:

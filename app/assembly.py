@@ -1,7 +1,8 @@
 """Builds the parts of the pipeline for one worker's event loop and connects them, when the first task needs them.
 
 A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages.Messages`; each of its units from
-`judge.Judge` by `ask.Asker` and `settle.Settler` to `record.Recorder`; its pages and its end to `gather.Gatherer`.
+`judge.Judge` by `ask.ProviderCaller` and `settle.Outcomes` to `record.Recorder`; its pages and its end to
+`gather.Gatherer`.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.ledger.unit_verbs import POISON_DEATHS
 from dicast.app.pipeline.announce import Announcer, ProgressReports
-from dicast.app.pipeline.ask import Asker
-from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.ask import ProviderCaller
+from dicast.app.pipeline.blame import FailureAttributor
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.housekeeping import Beat, Housekeeper
-from dicast.app.pipeline.images import KeptImages
+from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.nonce_key import NonceKey
-from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pools import LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
-from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.settle import Outcomes
 from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.sweep import CancelledUnits, StalledPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 from dicast.app.rendering import AsyncRenderer
 from dicast.app.reports.html.beside import HtmlWriter
 from dicast.config.settings import Settings
@@ -81,21 +82,23 @@ class Services:
         recorder = make(Recorder)(ledger, self._spool, app.suspension)
         reaper = Reaper(app, app.registry, app.keys, own=node.id, broker_is_store=app.broker.is_store)
         dead_nodes = DeadNodes(ledger, reaper)
-        blames = Blames(outages, fail_fast)
-        settler = Settler(ledger, recorder, _policy(settings), fail_fast, blames, pools)
+        attributor = FailureAttributor(outages, fail_fast)
+        outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, attributor, pools)
         self._renderer = AsyncRenderer()
-        images = KeptImages(settings.results_dir)
-        asker = Asker(pools, NonceKey(client, app.keys, settings, app.epoch), settler, images, self._renderer)
+        images = StoredImages(settings.results_dir)
+        caller = ProviderCaller(
+            pools, NonceKey(client, app.keys, settings, app.epoch), outcomes, images, self._renderer
+        )
         self.jobs = JobCache(ledger)
         claimer = make(Claimer)(ledger, recorder, dead_nodes)
-        self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, asker, settler)
+        self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, caller, outcomes)
 
         troubles = Troubles(client, app.keys, app.intervals)
         self.faults = JobFaults(troubles, app.ledger)
-        unserved = Unserved(troubles, self.judge, self.messages, pools.names, app.intervals)
-        ahead = Ahead(settings.window_seconds, settings.page_units)
+        missing_pools = MissingPools(troubles, self.judge, self.messages, pools.names, app.intervals)
+        ahead = Lookahead(settings.window_seconds, settings.page_units)
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
-        self.lanes = Lanes(ledger, planner, self.messages, unserved, self.faults)
+        self.lanes = Lanes(ledger, planner, self.messages, missing_pools, self.faults)
         announcer = Announcer(app, node.name)
         self.gatherer = make(Gatherer)(
             ledger, settings.results_dir, pools, stops, announcer, self.faults, _pages(settings)
@@ -108,15 +111,15 @@ class Services:
         self.starter = Starter(ledger, preparation, terms, recovery, self.lanes, self.gatherer)
 
         time_limits = TimeLimits(ledger, fail_fast, self.judge, self.messages, outages, pools)
-        still_pages = StillPages(ledger, self.messages, self.jobs, unserved)
+        stalled_pages = StalledPages(ledger, self.messages, self.jobs, missing_pools)
         cancelled = CancelledUnits(ledger, self.judge, self.messages)
         unattended = UnattendedJobs(ledger, self.messages, self.lanes, cancelled)
-        sweeper = Sweeper(ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
+        sweeper = Sweeper(ledger, stalled_pages, unattended, time_limits, self.gatherer, self.faults)
         self.progress = ProgressReports(ledger, app.backend)
         nodes = app.cluster if settings.steal else None
         self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, nodes, self.progress)
-        due = DueMessages(ledger, self.messages, self.jobs, unserved, self.faults)
-        housekeeper = Housekeeper(due, adoption, recovery, unserved, self.beat, app.intervals.due_every_s)
+        due = DueMessages(ledger, self.messages, self.jobs, missing_pools, self.faults)
+        housekeeper = Housekeeper(due, adoption, recovery, missing_pools, self.beat, app.intervals.due_every_s)
         self._housekeeping = supervise("housekeeper", housekeeper.run)
 
     async def close(self) -> None:
@@ -133,9 +136,9 @@ def _makers(app: Dicast) -> Callable[[type[T]], Callable[..., T]]:
     tracer = app.tracer
     if tracer is None:
         return lambda part: part
-    from dicast.app.pipeline.traced import traced  # noqa: PLC0415  (not everybody traces)
+    from dicast.app.pipeline.traced import traced_maker  # noqa: PLC0415  (not everybody traces)
 
-    return lambda part: traced(part, tracer)
+    return lambda part: traced_maker(part, tracer)
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

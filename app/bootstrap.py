@@ -38,9 +38,9 @@ CONTROL_ROLE = "control"
 def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> None:
     """Set up JSON logs. `-l` and `-f` mean what they do in Celery; the defaults are the settings' level and standard
     error."""
-    from dicast.app.commands.worker_options import given
+    from dicast.app.commands.worker_options import given_options
 
-    level = loglevel if "loglevel" in given() else app.settings.log_level
+    level = loglevel if "loglevel" in given_options() else app.settings.log_level
     # Open as long as the process lives.
     stream = Path(logfile).open("a", buffering=1, encoding="ascii") if logfile else None  # noqa: SIM115
     formatter = logs.configure(level, app.secrets(), stream)
@@ -89,7 +89,7 @@ def _forget_the_store() -> None:
 
     if app.member is not None:
         with contextlib.suppress(OSError):
-            forget(app.settings.state_dir, app.member.given.store_url)
+            forget(app.settings.state_dir, app.member.registration.store_url)
 
 
 def _refuse_an_unsafe_store() -> None:
@@ -108,7 +108,7 @@ def _refuse_an_unsafe_store() -> None:
         sys.exit("this worker does not start on such a store; DICAST_ALLOW_UNSAFE_STORE=true lets it")
 
 
-def _say_nothing_for_people(worker: Any) -> None:
+def _silence_console(worker: Any) -> None:
     """Suppress the banner and the lines with which Celery answers signals, and log the warnings that it gives before it
     has set up its logs."""
     import celery.apps.worker
@@ -137,13 +137,13 @@ def _beat_where_the_store_is(**_: Any) -> None:
         sys.exit(f"celery beat: {NotJoined()}")
 
 
-PUT_OUT_S = 5.0
+REJECTED_GRACE_S = 5.0
 """A worker that may no longer work here ends after this time, even with open calls: it could not record them."""
 
 
 def _end_soon(reason: str) -> None:
     end_worker(reason)
-    timer = threading.Timer(PUT_OUT_S, _end_now)
+    timer = threading.Timer(REJECTED_GRACE_S, _end_now)
     timer.daemon = True
     timer.start()
 
@@ -158,7 +158,7 @@ def _end_now() -> None:
 def _join(name: str) -> None:
     """Get the store's address from the server. Waits while no server answers; ends the process if it is rejected."""
     from dicast.app.doctor.store import loopback
-    from dicast.app.joining import Member, PutOut, ServerClient, remember
+    from dicast.app.joining import Member, NodeRejected, ServerClient, remember
     from dicast.workers.store.connection import shuts_out
 
     settings = app.settings
@@ -169,11 +169,11 @@ def _join(name: str) -> None:
     client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
     try:
         member = Member(client, name, end=_end_soon, is_shut=shuts_out)
-    except PutOut as refused:
-        sys.exit(f"celery worker: {refused}")
+    except NodeRejected as error:
+        sys.exit(f"celery worker: {error}")
     app.join(member)
     with contextlib.suppress(OSError):  # a full disk stops no worker; its health check cannot see it then
-        remember(settings.state_dir, member.given.store_url)
+        remember(settings.state_dir, member.registration.store_url)
     member.start()
     atexit.register(_leave)  # whatever ends this process before it has begun to work
 
@@ -186,21 +186,21 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
 
     assert remote_control, "its commands take the place of Celery's"
     try:
-        worker_options.check(options or {}, worker_options.given())
+        worker_options.check(options or {}, worker_options.given_options())
         worker_options.labels(options or {})
         worker_options.check_queues(options or {}, remote_control.known_queues(app))
         worker_options.check_roles(app.settings.roles, [*app.pools.pools, CONTROL_ROLE])
-    except worker_options.OptionRefused as refused:
-        sys.exit(f"celery worker: {refused}")
+    except worker_options.OptionRefused as error:
+        sys.exit(f"celery worker: {error}")
     calls = worker_options.calls(options or {}, app.settings.slots)
     if app.settings.log_json_only:
-        _say_nothing_for_people(instance)
+        _silence_console(instance)
     if app.settings.joins:
         _join(sender)
     _refuse_an_unsafe_store()
     node = app.become(sender, slots=calls, labels=worker_options.labels(options or {}))
     if app.member is not None:
-        node = app.node = replace(node, id=app.member.given.node)
+        node = app.node = replace(node, id=app.member.registration.node)
     conf.broker_transport_options = app.transport_options(node.id)
 
 
@@ -211,13 +211,13 @@ def _leave_queues_to_others(**_: Any) -> None:
     from dicast.app.commands import worker_options
 
     queues = app.amqp.queues
-    left = dict(app.unserved)
-    if app.settings.roles and "queues" not in worker_options.given():
+    left_pools = dict(app.unserved)
+    if app.settings.roles and "queues" not in worker_options.given_options():
         roles = app.settings.roles
-        left |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
+        left_pools |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
         if CONTROL_ROLE not in roles:
             queues.deselect([app.names.of(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
-    for pool, why in left.items():
+    for pool, why in left_pools.items():
         name = app.names.of(QUEUE_PREFIX + pool)
         if name in queues.consume_from:
             queues.deselect([name])

@@ -4,6 +4,6 @@ from dicast.app.application import app
 from dicast.app.commands import remote_control, worker_options
 
 assert remote_control, "`celery control` knows of the commands that were registered"
-worker_options.refuse_no_calls()
+worker_options.reject_zero_concurrency()
 
 __all__ = ["app"]

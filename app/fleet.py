@@ -103,36 +103,36 @@ class Totals:
         return not self.unreachable and not self.unsatisfied
 
 
-def fleet_of(given: Sequence[str], file: Path, environ: Mapping[str, str], token: str | None) -> list[FleetMember]:
+def fleet_of(requested: Sequence[str], file: Path, environ: Mapping[str, str], token: str | None) -> list[FleetMember]:
     """Return the installations with these addresses and names, in order; without any, all of the file.
 
     A name is looked up in the file (TOML: `[installations.NAME]` with `url` and, if it has a token of its own,
     `token_env`, the name of the variable that holds it); `token` is for all others. Raises `FleetRefused`, naming no
     token.
     """
-    known = _file(file, environ, token) if file.exists() else {}
-    if not given and not known:
+    configured = _read_file(file, environ, token) if file.exists() else {}
+    if not requested and not configured:
         raise FleetRefused(f"no installation is given, and {file} names none")
-    found = []
-    for name in given or known:
+    members = []
+    for name in requested or configured:
         if "://" in name:
-            found.append(FleetMember(_address(name, "installation"), _address(name, "installation"), token))
-        elif name in known:
-            found.append(known[name])
+            members.append(FleetMember(_address(name, "installation"), _address(name, "installation"), token))
+        elif name in configured:
+            members.append(configured[name])
         else:
-            hint = alternatives(name, known)
+            hint = alternatives(name, configured)
             raise FleetRefused(f"installation {name!r} is neither an address (https://...) nor in {file}{hint}")
-    return list({one.url: one for one in found}.values())
+    return list({member.url: member for member in members}.values())
 
 
-def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str, FleetMember]:
+def _read_file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str, FleetMember]:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("installations", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FleetRefused(f"{file} cannot be read: {error}") from None
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise FleetRefused(f"{file} has no tables [installations.NAME]")
-    found = {}
+    members = {}
     for name, table in tables.items():
         where = f"{file}: installation {name!r}"
         unknown, url, variable = sorted(table.keys() - {"url", "token_env"}), table.get("url"), table.get("token_env")
@@ -142,8 +142,8 @@ def _file(file: Path, environ: Mapping[str, str], token: str | None) -> dict[str
             raise FleetRefused(f"{where} needs a url, and its token_env is the name of a variable")
         if variable is not None and not environ.get(variable):
             raise FleetRefused(f"{where}: the variable {variable} is empty")
-        found[name] = FleetMember(name, _address(url, where), token if variable is None else environ[variable])
-    return found
+        members[name] = FleetMember(name, _address(url, where), token if variable is None else environ[variable])
+    return members
 
 
 def _address(url: str, what: str) -> str:
@@ -169,11 +169,11 @@ async def ask(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswe
         timeout=httpx2.Timeout(timeout_s), limits=limits, follow_redirects=False, trust_env=False
     ) as client:
 
-        async def one(installation: FleetMember) -> FleetAnswer:
+        async def ask_bounded(installation: FleetMember) -> FleetAnswer:
             async with at_once:
                 return await _ask(client, installation, timeout_s)
 
-        return list(await asyncio.gather(*map(one, fleet)))
+        return list(await asyncio.gather(*map(ask_bounded, fleet)))
 
 
 async def _ask(client: httpx2.AsyncClient, installation: FleetMember, timeout_s: float) -> FleetAnswer:
@@ -220,19 +220,19 @@ async def _status(client: httpx2.AsyncClient, installation: FleetMember) -> tupl
 
 def totals(answers: Sequence[FleetAnswer]) -> Totals:
     """Return the sums over a fleet."""
-    told = [answer.status for answer in answers if answer.status is not None]
+    statuses = [reply.status for reply in answers if reply.status is not None]
     by_status: Counter[str] = Counter()
-    for status in told:
+    for status in statuses:
         by_status.update(status.by_status)
-    waits = [status.oldest_wait_s for status in told if status.oldest_wait_s is not None]
+    waits = [status.oldest_wait_s for status in statuses if status.oldest_wait_s is not None]
     return Totals(
         installations=len(answers),
-        unreachable=len(answers) - len(told),
+        unreachable=len(answers) - len(statuses),
         by_status=dict(sorted(by_status.items())),
-        capacity=sum(status.capacity for status in told),
-        available=sum(status.available for status in told),
-        open=sum(status.open for status in told),
-        waiting=sum(sum(status.waiting.values()) for status in told),
+        capacity=sum(status.capacity for status in statuses),
+        available=sum(status.available for status in statuses),
+        open=sum(status.open for status in statuses),
+        waiting=sum(sum(status.waiting.values()) for status in statuses),
         oldest_wait_s=max(waits, default=None),
-        unsatisfied=sum(len(status.unsatisfied) for status in told),
+        unsatisfied=sum(len(status.unsatisfied) for status in statuses),
     )

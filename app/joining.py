@@ -43,11 +43,11 @@ class ServerAway(DicastError):
     """The server does not answer, or cannot do it now. The request may succeed later."""
 
 
-class PutOut(DicastError):
+class NodeRejected(DicastError):
     """The server rejects this node, or the registration that it asks for."""
 
 
-class NotKnown(DicastError):
+class NodeUnknown(DicastError):
     """The server does not know this node, which has to register again."""
 
 
@@ -61,7 +61,7 @@ class NotJoined(DicastError):
         )
 
 
-class Given(BaseModel):
+class Registration(BaseModel):
     """The registration that the server has granted. `store_url` includes the login."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -74,8 +74,8 @@ class Given(BaseModel):
 
     def secrets(self) -> list[str]:
         """Return the passwords, which no log may show."""
-        found = [urlsplit(url).password for url in self.store_url.split(";")]
-        return [form for password in found if password for form in (password, unquote(password))]
+        passwords = [urlsplit(url).password for url in self.store_url.split(";")]
+        return [form for password in passwords if password for form in (password, unquote(password))]
 
 
 class Renewal(BaseModel):
@@ -105,24 +105,25 @@ class ServerClient:
         tls = ssl.create_default_context(cafile=ca_file) if url.startswith("https://") else True
         self._http = httpx2.Client(timeout=ANSWER_TIMEOUT_S, verify=tls)
 
-    def register(self, name: str, was: tuple[str, str] | None = None) -> Given:
+    def register(self, name: str, was: tuple[str, str] | None = None) -> Registration:
         """Join under a name. `was` is the id and heartbeat token of this process if it was registered before. Raises
-        `ServerAway`, `PutOut`."""
-        known = {"node": was[0], "heartbeat_token": was[1]} if was is not None else {}
-        answer = self._ask("POST", "/cluster/nodes", self._token, {"name": name, **known})
+        `ServerAway`, `NodeRejected`."""
+        previous = {"node": was[0], "heartbeat_token": was[1]} if was is not None else {}
+        response = self._ask("POST", "/cluster/nodes", self._token, {"name": name, **previous})
         try:
-            given = Given.model_validate_json(answer.content)
+            registration = Registration.model_validate_json(response.content)
         except ValidationError as error:
             raise ServerAway(f"{self._url} sent an invalid registration: {error.error_count()} mistakes") from None
-        if urlsplit(given.store_url).scheme not in STORE_SCHEMES:
-            raise PutOut("the server gave an invalid address of the store")
-        return given
+        if urlsplit(registration.store_url).scheme not in STORE_SCHEMES:
+            raise NodeRejected("the server gave an invalid address of the store")
+        return registration
 
     def heartbeat(self, node: str, token: str) -> HeartbeatToken | None:
-        """Send a heartbeat; return a newer token if there is one. Raises `ServerAway`, `PutOut`, `NotKnown`."""
-        answer = self._ask("POST", f"/cluster/nodes/{quote(node, safe='')}/heartbeat", token, {})
+        """Send a heartbeat. Return a newer token if there is one. Raises `ServerAway`, `NodeRejected`,
+        `NodeUnknown`."""
+        response = self._ask("POST", f"/cluster/nodes/{quote(node, safe='')}/heartbeat", token, {})
         try:
-            renewal = Renewal.model_validate_json(answer.content or b"{}")
+            renewal = Renewal.model_validate_json(response.content or b"{}")
         except ValidationError:
             return None  # of another version or a proxy: the heartbeat itself has succeeded
         if renewal.heartbeat_token is None:
@@ -141,18 +142,18 @@ class ServerClient:
     ) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            answer = self._http.request(method, self._url + path, headers=headers, json=body, timeout=timeout_s)
+            response = self._http.request(method, self._url + path, headers=headers, json=body, timeout=timeout_s)
         except (httpx2.HTTPError, OSError) as error:
             raise ServerAway(f"{self._url} does not answer: {type(error).__name__}") from None
-        status = answer.status_code
-        if answer.is_success:
-            return answer
+        status = response.status_code
+        if response.is_success:
+            return response
         if status in (401, 403):
-            raise PutOut(f"{self._url} refuses this node: {_detail(answer)}")
+            raise NodeRejected(f"{self._url} refuses this node: {_detail(response)}")
         if status == 404:
-            raise NotKnown(f"{self._url} does not know {path}")
+            raise NodeUnknown(f"{self._url} does not know {path}")
         if status in (400, 409, 413, 422):  # the same would be refused again
-            raise PutOut(f"{self._url} does not take this node: {_detail(answer)}")
+            raise NodeRejected(f"{self._url} does not take this node: {_detail(response)}")
         raise ServerAway(f"{self._url} answers {status}")
 
 
@@ -170,8 +171,8 @@ class Member:
         self._client, self._name, self._end, self._is_shut, self._now = client, name, end, is_shut, now
         self._stop, self._lock, self._over = threading.Event(), threading.Lock(), False
         self._thread = supervised_thread("heartbeats", self._run)
-        self.given = self._registered()
-        self._token = HeartbeatToken(self.given.heartbeat_token, self._now() + self.given.expires_in_s)
+        self.registration = self._register_first()
+        self._token = HeartbeatToken(self.registration.heartbeat_token, self._now() + self.registration.expires_in_s)
 
     def start(self) -> None:
         """Start sending heartbeats."""
@@ -186,55 +187,57 @@ class Member:
             over, self._over = self._over, True
         if not over:
             try:
-                self._client.leave(self.given.node, self._token.text)
+                self._client.leave(self.registration.node, self._token.text)
             except DicastError as error:
-                logger.warning("node %s could not report that it leaves: %s", self.given.node, error)
+                logger.warning("node %s could not report that it leaves: %s", self.registration.node, error)
         self._client.close()
 
     def beat(self) -> float:
-        """Send one heartbeat; return the seconds until the next. Raises `ServerAway`, `PutOut`."""
-        member = self.given
+        """Send one heartbeat; return the seconds until the next. Raises `ServerAway`, `NodeRejected`."""
+        member = self.registration
         try:
             newer = self._client.heartbeat(member.node, self._token.text)
-        except (NotKnown, PutOut) as refused:
-            if isinstance(refused, PutOut) and self._now() < self._token.ends:
+        except (NodeUnknown, NodeRejected) as refused:
+            if isinstance(refused, NodeRejected) and self._now() < self._token.ends:
                 raise  # revoked: the token has not expired
-            self._again()
+            self._register_again()
         else:
             self._token = newer or self._token
         return member.heartbeat_s
 
-    def _again(self) -> None:
+    def _register_again(self) -> None:
         """Register again under the same id, since the store's login is in use."""
-        member = self.given
-        given = self._client.register(self._name, (member.node, self._token.text))
-        if (given.node, given.store_url) != (member.node, member.store_url):
-            raise PutOut(f"the server no longer knows {member.node} and has named it {given.node}: restart it")
-        self.given = given
-        self._token = HeartbeatToken(given.heartbeat_token, self._now() + given.expires_in_s)
-        logger.warning("node %s was not known any more, and is registered again", given.node)
+        member = self.registration
+        registration = self._client.register(self._name, (member.node, self._token.text))
+        if (registration.node, registration.store_url) != (member.node, member.store_url):
+            raise NodeRejected(
+                f"the server no longer knows {member.node} and has named it {registration.node}: restart it"
+            )
+        self.registration = registration
+        self._token = HeartbeatToken(registration.heartbeat_token, self._now() + registration.expires_in_s)
+        logger.warning("node %s was not known any more, and is registered again", registration.node)
 
-    def _registered(self) -> Given:
+    def _register_first(self) -> Registration:
         pause_s = PAUSE_FIRST_S
         while True:
             try:
                 return self._client.register(self._name)
-            except (ServerAway, NotKnown) as error:
+            except (ServerAway, NodeUnknown) as error:
                 logger.warning("%s; tried again in %g s", error, pause_s)
                 self._stop.wait(pause_s)
                 pause_s = min(PAUSE_MAX_S, 2 * pause_s)
 
     def _run(self) -> None:
-        wait_s, pause_s = self.given.heartbeat_s, 0.0
+        wait_s, pause_s = self.registration.heartbeat_s, 0.0
         while self._wait(wait_s):
             try:
                 wait_s, pause_s = self.beat(), 0.0
-            except (ServerAway, NotKnown) as error:
+            except (ServerAway, NodeUnknown) as error:
                 if not pause_s:
                     logger.warning("%s: the node goes on", error)
                 pause_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2 * pause_s))
                 wait_s = pause_s
-            except PutOut as error:
+            except NodeRejected as error:
                 with self._lock:
                     self._over = True
                 self._end(str(error))
@@ -246,7 +249,7 @@ class Member:
         while (left_s := due - self._now()) > LOOK_S:
             if self._stop.wait(LOOK_S):
                 return False
-            if wait_s == self.given.heartbeat_s and self._is_shut(self.given.store_url):
+            if wait_s == self.registration.heartbeat_s and self._is_shut(self.registration.store_url):
                 return True
         return not self._stop.wait(max(0.0, left_s))
 
@@ -277,11 +280,11 @@ def forget(state_dir: str | Path, store_url: str) -> None:
         (Path(state_dir) / JOINED_FILE).unlink(missing_ok=True)
 
 
-def _detail(answer: httpx2.Response) -> str:
+def _detail(response: httpx2.Response) -> str:
     """Return the detail of a problem (RFC 9457) in one line, or else the status."""
     try:
-        said = answer.json().get("detail", "")
+        said = response.json().get("detail", "")
     except (ValueError, AttributeError):
         said = ""
     words = " ".join(str(said).split())
-    return words[:300] if words.isprintable() and words else f"status {answer.status_code}"
+    return words[:300] if words.isprintable() and words else f"status {response.status_code}"

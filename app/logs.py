@@ -87,17 +87,17 @@ class JsonFormatter(logging.Formatter):
         self._constants = {**self._constants, **constants}
 
     def format(self, record: logging.LogRecord) -> str:
-        known = {
+        standard = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
             "level": record.levelname,
             "logger": record.name,
         }
         fields = record.__dict__.get(_FIELDS)
         if fields is not None:
-            line = {**fields, **known}
+            line = {**fields, **standard}
         else:
             extras = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
-            line = {"event": extras.pop("event", "log"), **known, "message": _message(record)}
+            line = {"event": extras.pop("event", "log"), **standard, "message": _message(record)}
             if record.exc_info:
                 line["exception"] = self.formatException(record.exc_info)
             if record.stack_info:
@@ -133,11 +133,11 @@ class JsonFormatter(logging.Formatter):
 
 def _spellings(secrets: Iterable[str]) -> list[str]:
     """Return the forms in which secrets appear within texts: as they are, in URLs, JSON and reprs; longest first."""
-    found = set()
+    spellings = set()
     for secret in secrets:
         if len(secret) >= MIN_SECRET_LENGTH:
-            found |= {secret, quote(secret, safe=""), quote(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
-    return sorted(found, key=lambda spelling: (-len(spelling), spelling))
+            spellings |= {secret, quote(secret, safe=""), quote(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+    return sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -178,16 +178,20 @@ def _emit(level: int, fields: Mapping[str, object]) -> None:
 def _event(level: int, name: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Turn a signature into a function that writes the line: its keys in the signature's order, then the context."""
 
-    def made(declared: Callable[P, None]) -> Callable[P, None]:
-        own = [each.name for each in inspect.signature(declared).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    def decorate(declared: Callable[P, None]) -> Callable[P, None]:
+        keys = [
+            parameter.name
+            for parameter in inspect.signature(declared).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
 
         @functools.wraps(declared)
-        def write(*_: P.args, **given: P.kwargs) -> None:
-            _emit(level, {"event": name, **{key: given[key] for key in own}, **given})
+        def write(*_: P.args, **values: P.kwargs) -> None:
+            _emit(level, {"event": name, **{key: values[key] for key in keys}, **values})
 
         return write
 
-    return made
+    return decorate
 
 
 # ---------------------------------------------------------------------------------------------------------- events
@@ -287,16 +291,16 @@ class GateLog:
 
     def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
         wait: dict[str, Any] = {} if wait_s is None else {"wait_s": round(wait_s, 3)}
-        queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_named(unit))
+        queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_unit_fields(unit))
 
     def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
-        acquired(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+        acquired(active_slots=open_calls, pool=pool, lease=lease, **_unit_fields(unit))
 
     def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
-        released(active_slots=open_calls, pool=pool, lease=lease, **_named(unit))
+        released(active_slots=open_calls, pool=pool, lease=lease, **_unit_fields(unit))
 
     def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None:
-        cut(active_slots=open_calls, counts_on_s=round(counts_on_s, 3), pool=pool, lease=lease, **_named(unit))
+        cut(active_slots=open_calls, counts_on_s=round(counts_on_s, 3), pool=pool, lease=lease, **_unit_fields(unit))
 
     def over_share(
         self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
@@ -306,6 +310,6 @@ class GateLog:
         )
 
 
-def _named(unit: Admitted) -> dict[str, Any]:
+def _unit_fields(unit: Admitted) -> dict[str, Any]:
     labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}
     return {**labels, "job": unit.job}

@@ -121,22 +121,22 @@ def validated(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
 
 
 def validation_lines(
-    error: ValidationError, document: Mapping[str, Any], of: type[BaseModel] = EvaluationJob
+    error: ValidationError, document: Mapping[str, Any], model: type[BaseModel] = EvaluationJob
 ) -> list[str]:
-    """Return one line, `field: message, got value`, for each mistake in a document that should be `of` this model."""
+    """Return one line, `field: message, got value`, for each mistake in a document that should fit `model`."""
     lines: dict[str, None] = {}
     unknown: Counter[tuple[Any, ...]] = Counter()
-    left = 0
-    for mistake in _meant(error.errors(include_url=False), document.get("items")):
+    omitted = 0
+    for mistake in _relevant(error.errors(include_url=False), document.get("items")):
         parent = mistake["loc"][:-1]
         unknown[parent] += mistake["type"] == "extra_forbidden"
         if mistake["type"] == "extra_forbidden" and unknown[parent] > MAX_UNKNOWN_KEYS:
             continue
         if len(lines) < MAX_LINES:
-            lines[_line(mistake, of)] = None
+            lines[_line(mistake, model)] = None
         else:
-            left += 1
-    more = [f"and {left:,} more"] if left else []
+            omitted += 1
+    more = [f"and {omitted:,} more"] if omitted else []
     for parent, count in unknown.items():
         if count > MAX_UNKNOWN_KEYS and len(more) < MAX_LINES:
             where = field_name([part for part in parent if part not in _SHAPES])
@@ -147,11 +147,11 @@ def validation_lines(
 def problem(mistake: Any) -> str:
     """Describe a mistake in plain words, with the value."""
     kind, value = mistake["type"], mistake["input"]
-    known = _MESSAGES.get(kind)
+    template = _MESSAGES.get(kind)
     if kind == "union_tag_invalid":
         value = mistake["ctx"]["tag"]
-    if known is not None:
-        message = known.format(**mistake.get("ctx", {}))
+    if template is not None:
+        message = template.format(**mistake.get("ctx", {}))
     else:
         message = mistake["msg"].removeprefix("Value error, ").removeprefix("Input ")
         message = message[:1].lower() + message[1:]
@@ -163,7 +163,7 @@ def problem(mistake: Any) -> str:
     return message if whole or ", got " in message else f"{message}, got {_value(value)}"
 
 
-def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
+def _relevant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
     """Yield mistakes, except that `items` does not have its other shape, and those about the value of a key that is
     wrong itself."""
     mistakes = list(mistakes)
@@ -176,7 +176,7 @@ def _meant(mistakes: Iterable[Any], items: Any) -> Iterator[Any]:
             yield mistake
 
 
-def _line(mistake: Any, of: type[BaseModel]) -> str:
+def _line(mistake: Any, model: type[BaseModel]) -> str:
     loc = mistake["loc"]
     if loc[:1] == ("items",) and loc[1:] in {(shape,) for shape in _SHAPES}:
         return printable(f"items: must be a list or the name of a file, got {_value(mistake['input'])}; "
@@ -184,9 +184,9 @@ def _line(mistake: Any, of: type[BaseModel]) -> str:
     place = [part for part in loc if part not in (*_SHAPES, "[key]")]
     kind = mistake["type"]
     if kind == "extra_forbidden":
-        return f"{field_name(place)}: unknown key{_hint(place, of)}"
+        return f"{field_name(place)}: unknown key{_hint(place, model)}"
     if kind == "union_tag_not_found":
-        tags = [tag for model in _models_at(place, of) for tag in _tags(model)]
+        tags = [tag for model in _models_at(place, model) for tag in _tags(model)]
         field = mistake["ctx"]["discriminator"].strip("'")
         return f"{field_name([*place, field])}: is missing; it is one of {', '.join(tags)}"
     if kind == "missing":
@@ -230,28 +230,30 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
     return of_levels or kind in ("list_type", "dict_type", "model_type", "model_attributes_type")
 
 
-def _hint(place: list[Any], of: type[BaseModel]) -> str:
-    given = str(place[-1])
-    known = [field for model in _models_at(place[:-1], of) for field in model.model_fields]
-    other = OTHER_NAMES.get(given.lower())
-    near = other if other in known else nearest(given, known)
+def _hint(place: list[Any], model_type: type[BaseModel]) -> str:
+    key = str(place[-1])
+    field_names = [field for model in _models_at(place[:-1], model_type) for field in model.model_fields]
+    other = OTHER_NAMES.get(key.lower())
+    near = other if other in field_names else nearest(key, field_names)
     if near is not None:
         return f"; did you mean {near}?"
-    if given.lower() in OPERATORS:
-        return f"; {OPERATORS[given.lower()]}"
-    return f"; there are {', '.join(dict.fromkeys(known))}" if known else ""
+    if key.lower() in OPERATORS:
+        return f"; {OPERATORS[key.lower()]}"
+    return f"; there are {', '.join(dict.fromkeys(field_names))}" if field_names else ""
 
 
-def _models_at(place: Sequence[Any], of: type[BaseModel]) -> list[type[BaseModel]]:
+def _models_at(place: Sequence[Any], model_type: type[BaseModel]) -> list[type[BaseModel]]:
     """Return the models of which one is meant at a place, counted from a document `of` a model."""
-    types: list[Any] = [of]
+    types: list[Any] = [model_type]
     for part in place:
-        models = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+        models = [candidate for candidate in types if isinstance(candidate, type) and issubclass(candidate, BaseModel)]
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
         tagged = [model for model in models if part in _tags(model)]
-        elements = [each for annotation in types for each in get_args(annotation)[-1:]]  # of a list, or of a mapping
-        types = [each for annotation in fields or tagged or elements for each in _united(annotation)]
-    return [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+        elements = [
+            element for annotation in types for element in get_args(annotation)[-1:]
+        ]  # of a list, or of a mapping
+        types = [member for annotation in fields or tagged or elements for member in _united(annotation)]
+    return [candidate for candidate in types if isinstance(candidate, type) and issubclass(candidate, BaseModel)]
 
 
 def _united(annotation: Any) -> list[Any]:
@@ -260,7 +262,7 @@ def _united(annotation: Any) -> list[Any]:
     if origin is Annotated:
         return _united(arguments[0])
     if origin in (Union, UnionType):
-        return [each for argument in arguments for each in _united(argument)]
+        return [member for argument in arguments for member in _united(argument)]
     return [annotation]
 
 

@@ -70,7 +70,7 @@ class Trial(NamedTuple):
     work: int
 
 
-class _Answer(NamedTuple):
+class _Reply(NamedTuple):
     """The answer of the process: lines if they were requested, why the template does not fit, or which bound it met."""
 
     lines: list[str] | None = None
@@ -80,7 +80,7 @@ class _Answer(NamedTuple):
 
     def why(self, name: str | None) -> str | None:
         """Return why there are no lines for the item of this name."""
-        return self.error if self.bound is None else _named(name, self.bound)
+        return self.error if self.bound is None else _with_item_name(name, self.bound)
 
 
 class _Ended(Exception):
@@ -134,19 +134,19 @@ class _Link(asyncio.Protocol):
     def __init__(self, child: _Child) -> None:
         self._child = child
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[asyncio.Future[_Answer], int]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[_Reply], int]] = deque()
         self._buffer = bytearray()
         self._begun = self._loop.time()
         self._why: str | None = None
         self._transport: Any = None
-        self._watch = self._loop.call_later(WALL_S, self._look)
+        self._watch = self._loop.call_later(WALL_S, self._check_time)
         self.ended = False
 
-    async def ask(self, request: bytes) -> _Answer:
+    async def ask(self, request: bytes) -> _Reply:
         """Send a request and wait for its answer. Raises `_Ended`."""
         if self.ended:
             raise _Ended(None, renewed=True)
-        future: asyncio.Future[_Answer] = self._loop.create_future()
+        future: asyncio.Future[_Reply] = self._loop.create_future()
         if not self._waiting:
             self._begun = self._loop.time()
         self._waiting.append((future, _most_output(request)))
@@ -173,12 +173,12 @@ class _Link(asyncio.Protocol):
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
-            answer = _answer(self._buffer[_LENGTH.size : end])
+            reply = _parse_reply(self._buffer[_LENGTH.size : end])
             del self._buffer[:end]
             future, _ = self._waiting.popleft()
             self._begun = self._loop.time()
             if not future.done():
-                future.set_result(answer)
+                future.set_result(reply)
 
     def connection_lost(self, _: Exception | None) -> None:
         self.ended = True
@@ -193,12 +193,12 @@ class _Link(asyncio.Protocol):
                 future.set_exception(fault)
             fault = _Ended(None, renewed=True)  # only the first was begun
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         left_s = self._begun + WALL_S - self._loop.time() if self._waiting else WALL_S
         if left_s <= 0:
             self.kill(_TOO_LONG)
         else:
-            self._watch = self._loop.call_later(left_s, self._look)
+            self._watch = self._loop.call_later(left_s, self._check_time)
 
 
 # ---------------------------------------------------------------------- for threads
@@ -216,17 +216,17 @@ class Renderer:
 
     def lines(self, source: str, item: Item, nonce: str) -> list[str]:
         """Render the item's material by the template. Raises as `AsyncRenderer.lines` does."""
-        (answer,) = self._answers([(_request(source, item, nonce), item.id)])
-        if isinstance(answer, _Ended):
-            raise _killed(item.id, answer)
-        return _lines(answer, item)
+        (reply,) = self._replies([(_request(source, item, nonce), item.id)])
+        if isinstance(reply, _Ended):
+            raise _killed(item.id, reply)
+        return _lines(reply, item)
 
     def check(self, source: str) -> None:
         """Check that the template can be used at all. Raises `TemplateError` or `RendererUnavailable`."""
-        (answer,) = self._answers([(_request(source), None)])
-        if isinstance(answer, _Ended):
-            raise _killed(None, answer)
-        if (why := answer.why(None)) is not None:
+        (reply,) = self._replies([(_request(source), None)])
+        if isinstance(reply, _Ended):
+            raise _killed(None, reply)
+        if (why := reply.why(None)) is not None:
             raise TemplateError(why)
 
     def trials(self, pairs: Sequence[tuple[str, Item]], nonce: str) -> list[Trial]:
@@ -234,31 +234,31 @@ class Renderer:
 
         Pass a few dozen at a time, since other callers wait meanwhile.
         """
-        asked = [(_request(source, item, nonce, lines=False), item.id) for source, item in pairs]
+        requests = [(_request(source, item, nonce, lines=False), item.id) for source, item in pairs]
         return [
-            Trial(str(_killed(name, answer)), 0) if isinstance(answer, _Ended) else Trial(answer.why(name), answer.work)
-            for (_, name), answer in zip(asked, self._answers(asked), strict=True)
+            Trial(str(_killed(name, reply)), 0) if isinstance(reply, _Ended) else Trial(reply.why(name), reply.work)
+            for (_, name), reply in zip(requests, self._replies(requests), strict=True)
         ]
 
-    def _answers(self, asked: Sequence[tuple[bytes, str | None]]) -> list[_Answer | _Ended]:
-        answers: list[_Answer | _Ended] = []
+    def _replies(self, requests: Sequence[tuple[bytes, str | None]]) -> list[_Reply | _Ended]:
+        replies: list[_Reply | _Ended] = []
         failures = 0
         with self._lock:
-            while len(answers) < len(asked):
+            while len(replies) < len(requests):
                 child = self._child = self._child or _Child()
                 try:
-                    for request, _ in asked[len(answers) :]:
+                    for request, _ in requests[len(replies) :]:
                         child.send(request)
-                    while len(answers) < len(asked):
-                        answers.append(child.receive(_most_output(asked[len(answers)][0])))
+                    while len(replies) < len(requests):
+                        replies.append(child.receive(_most_output(requests[len(replies)][0])))
                         failures = 0
                 except _Ended as ended:
                     self._child = None
                     failures += not ended.renewed
                     if ended.why is not None or failures == 2:
-                        answers.append(ended)
+                        replies.append(ended)
                         failures = 0
-        return answers
+        return replies
 
     def close(self) -> None:
         """End the process; it is started again if it is needed."""
@@ -309,28 +309,28 @@ class _Child:
         with contextlib.suppress(OSError):
             self.socket.sendall(_LENGTH.pack(len(request)) + request)
 
-    def receive(self, most: int) -> _Answer:
+    def receive(self, most: int) -> _Reply:
         """Return the next answer, of at most `most` bytes. Raises `_Ended`."""
         end = time.monotonic() + WALL_S
         try:
             (length,) = _LENGTH.unpack(self._read(_LENGTH.size, end))
             if length > most:
                 raise self._ended(_TOO_MUCH)
-            return _answer(self._read(length, end))
+            return _parse_reply(self._read(length, end))
         except TimeoutError:
             raise self._ended(_TOO_LONG) from None
         except (OSError, EOFError):
             raise self._ended(None) from None
 
     def _read(self, count: int, end: float) -> bytearray:
-        found = bytearray()
-        while len(found) < count:
+        received = bytearray()
+        while len(received) < count:
             self.socket.settimeout(max(0.001, end - time.monotonic()))
-            more = self.socket.recv(min(count - len(found), 2**20))
+            more = self.socket.recv(min(count - len(received), 2**20))
             if not more:
                 raise EOFError
-            found += more
-        return found
+            received += more
+        return received
 
     def _ended(self, why: str | None) -> _Ended:
         return _fault(self.end(), why)
@@ -355,7 +355,7 @@ def _fault(code: int, why: str | None) -> _Ended:
 
 
 def _killed(name: str | None, ended: _Ended) -> TemplateError:
-    return TemplateError(_named(name, ended.why or "the process that renders it ended twice"))
+    return TemplateError(_with_item_name(name, ended.why or "the process that renders it ended twice"))
 
 
 def _request(source: str, item: Item | None = None, nonce: str = "", *, lines: bool = True) -> bytes:
@@ -372,18 +372,18 @@ def _request(source: str, item: Item | None = None, nonce: str = "", *, lines: b
         raise TemplateError(f"{name}cannot be written as JSON: {error}"[:300]) from None
 
 
-def _answer(raw: bytes | bytearray) -> _Answer:
+def _parse_reply(raw: bytes | bytearray) -> _Reply:
     document = json.loads(raw)
-    return _Answer(**document)
+    return _Reply(**document)
 
 
-def _lines(answer: _Answer, item: Item) -> list[str]:
-    if answer.lines is None:
-        raise TemplateError(answer.why(item.id))
-    return answer.lines
+def _lines(reply: _Reply, item: Item) -> list[str]:
+    if reply.lines is None:
+        raise TemplateError(reply.why(item.id))
+    return reply.lines
 
 
-def _named(name: str | None, why: str) -> str:
+def _with_item_name(name: str | None, why: str) -> str:
     return f"item {name!r}: {why}" if name is not None else why
 
 
@@ -402,8 +402,8 @@ def serve(link: socket.socket, cpu_s: int, memory_bytes: int, memory_factor: int
         resource.setrlimit(limit, (0, 0))
     own_size, page_bytes = os.open("/proc/self/statm", os.O_RDONLY), resource.getpagesize()
     while select.select([link], [], [], IDLE_S)[0]:
-        header = _exactly(link, _LENGTH.size)
-        if header is None or (request := _exactly(link, *_LENGTH.unpack(header))) is None:
+        header = _read_exactly(link, _LENGTH.size)
+        if header is None or (request := _read_exactly(link, *_LENGTH.unpack(header))) is None:
             return
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_s)
         most = memory_bytes + memory_factor * len(request)
@@ -414,22 +414,22 @@ def serve(link: socket.socket, cpu_s: int, memory_bytes: int, memory_factor: int
             return
 
 
-def _respond(request: bytes, memory_bytes: int) -> _Answer:
+def _respond(request: bytes, memory_bytes: int) -> _Reply:
     from dicast.app.domain.template import arranged, check_template  # noqa: PLC0415
 
     try:
         document = json.loads(request)
         if document["item"] is None:
             check_template(document["source"])
-            return _Answer()
+            return _Reply()
         lines, work = arranged(document["source"], document["item"], document["nonce"])
-        return _Answer(lines if document["lines"] else None, work)
+        return _Reply(lines if document["lines"] else None, work)
     except TemplateError as error:
-        return _Answer(error=str(error))
+        return _Reply(error=str(error))
     except MemoryError:
-        return _Answer(bound=f"the template took more than {memory_bytes >> 20} MiB of memory")
+        return _Reply(bound=f"the template took more than {memory_bytes >> 20} MiB of memory")
     except RecursionError:
-        return _Answer(bound="it is nested too deeply for a template")
+        return _Reply(bound="it is nested too deeply for a template")
 
 
 def _limit(kind: int, soft: int) -> None:
@@ -437,15 +437,15 @@ def _limit(kind: int, soft: int) -> None:
     resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
-def _exactly(link: socket.socket, count: int) -> bytes | None:
+def _read_exactly(link: socket.socket, count: int) -> bytes | None:
     """Read exactly `count` bytes; return None if the other end was closed before."""
-    found = bytearray()
-    while len(found) < count:
-        more = link.recv(min(count - len(found), 2**20))
+    received = bytearray()
+    while len(received) < count:
+        more = link.recv(min(count - len(received), 2**20))
         if not more:
             return None
-        found += more
-    return bytes(found)
+        received += more
+    return bytes(received)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class LocalStack:
         with contextlib.ExitStack() as undo:
             undo.enter_context(_terminable())
             undo.enter_context(sent_again())
-            undo.enter_context(_alone(self._state_dir))
+            undo.enter_context(_locked(self._state_dir))
             self.store_url = self._store(undo)
             if running_local_model(self._state_dir) is None:
                 undo.callback(stop_local_model, self._state_dir)
@@ -103,7 +103,7 @@ class LocalStack:
             if self._model:
                 ensure_local_model(self._state_dir)
             self._wait_for(worker, beat, node)
-            undo.enter_context(_looked_after(worker, beat))
+            undo.enter_context(_supervised(worker, beat))
             self._exit = undo.pop_all()
         return self
 
@@ -145,7 +145,7 @@ class LocalStack:
         long."""
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
-            client.conf.update(_impatient(Broker.of(self.store_url, self._settings.broker_url)))
+            client.conf.update(_ping_settings(Broker.of(self.store_url, self._settings.broker_url)))
             wait_s = PING_TIMEOUT_S
             while not _answers(client, node, wait_s):
                 wait_s = min(wait_s * PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S)
@@ -160,7 +160,7 @@ Begin = Callable[[Path], "subprocess.Popen[bytes] | None"]
 """Starts the work of a process that is already loaded, with its output in a file; None if the process has ended."""
 
 
-def _impatient(broker: Broker) -> dict[str, Any]:
+def _ping_settings(broker: Broker) -> dict[str, Any]:
     """Return Celery's settings for pings. A connection to the store takes as long to close as its polling interval,
     which would be a second by default."""
     if not broker.is_store:
@@ -228,15 +228,15 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _looked_after(*processes: _Process) -> Iterator[None]:
+def _supervised(*processes: _Process) -> Iterator[None]:
     leaving = threading.Event()
 
-    def look() -> None:
+    def revive_dead() -> None:
         while not leaving.wait(LOOK_EVERY_S):
             for process in processes:
                 process.revive()
 
-    thread = threading.Thread(target=look, name="stack-keeper", daemon=True)
+    thread = threading.Thread(target=revive_dead, name="stack-keeper", daemon=True)
     thread.start()
     try:
         yield
@@ -246,7 +246,7 @@ def _looked_after(*processes: _Process) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(state_dir: Path) -> Iterator[None]:
+def _locked(state_dir: Path) -> Iterator[None]:
     """Lock the state directory, since two stacks on it would stop each other's parts."""
     make_folder(state_dir, shared=False)
     with open_or_create(state_dir / "stack.lock") as file:

@@ -103,9 +103,9 @@ class Evaluate(Controlling):
         job = _only_job(*(args or ()), **(kwargs or {}))
         calling_options.check(options, {CONTROL_QUEUE, app.names.of(CONTROL_QUEUE)})  # before anything is stored
         wait_s = calling_options.delay_s(app, countdown, eta)
-        worth_s = calling_options.expires_s(app, expires)
+        expires_in_s = calling_options.expires_s(app, expires)
         # In a worker, as the next task of a chain, the store's client must not hold up the loop.
-        job_id = off_loop(_submitted, job, task_id, wait_s, worth_s)
+        job_id = off_loop(_submitted, job, task_id, wait_s, expires_in_s)
         continuation = calling_options.Continuation.taken_from(options, task_id, job_id)
         if continuation is not None:
             off_loop(app.ledger.continue_with, job_id, continuation.task_id, continuation.dumps())
@@ -114,7 +114,7 @@ class Evaluate(Controlling):
         return self.AsyncResult(task_id or job_id)
 
 
-def _submitted(job: Any, task_id: str | None, wait_s: float, worth_s: float | None) -> str:
+def _submitted(job: Any, task_id: str | None, wait_s: float, expires_in_s: float | None) -> str:
     """Submit a job, unless it is the id of one, and return its id."""
     if isinstance(job, str):
         app.ledger.status(job)  # or it would be waited for without end
@@ -124,24 +124,24 @@ def _submitted(job: Any, task_id: str | None, wait_s: float, worth_s: float | No
             job = job if job.id is not None else job.model_copy(update={"id": task_id})
         elif job.get("id") is None:
             job = {**job, "id": task_id}
-    return app.submit(job, start_in_s=wait_s, expires_in_s=worth_s)
+    return app.submit(job, start_in_s=wait_s, expires_in_s=expires_in_s)
 
 
-def _only_job(*given: Any, **named: Any) -> Any:
+def _only_job(*args: Any, **kwargs: Any) -> Any:
     """Return the one argument that `evaluate` takes. Raises TypeError for any other number or name."""
     takes = "evaluate takes one job: an EvaluationJob, a dict of one, or a submitted job's id"
-    if len(given) + len(named) != 1:
-        names = "".join(f", {name}=" for name in named)
-        raise TypeError(f"{takes}; got {len(given) + len(named)} arguments{names and f' ({names[2:]})'}")
-    if named and "job" not in named:
-        raise TypeError(f"{takes}; it is called job, not {next(iter(named))}")
-    job = given[0] if given else named["job"]
+    if len(args) + len(kwargs) != 1:
+        names = "".join(f", {name}=" for name in kwargs)
+        raise TypeError(f"{takes}; got {len(args) + len(kwargs)} arguments{names and f' ({names[2:]})'}")
+    if kwargs and "job" not in kwargs:
+        raise TypeError(f"{takes}; it is called job, not {next(iter(kwargs))}")
+    job = args[0] if args else kwargs["job"]
     if not isinstance(job, str | Mapping | EvaluationJob):
         raise TypeError(f"{takes}; got {printable(repr(job), 60)}")
     return job
 
 
-async def _troubled(job_id: str, error: Exception) -> None:
+async def _record_trouble(job_id: str, error: Exception) -> None:
     """Record why a job cannot be started. If that fails too, it is only logged, and is no result of the job."""
     try:
         await retry_until_available(lambda: services().faults.note(job_id, error))
@@ -172,7 +172,7 @@ async def evaluate(self: Any, job: EvaluationJob | Mapping[str, Any] | str) -> d
             logs.store_away(error, job=job)
         else:
             logger.exception("job %s cannot be started", job, extra={"job": job})
-            await _troubled(job, error)
+            await _record_trouble(job, error)
     else:
         with contextlib.suppress(RedisError, OSError):  # the housekeeping tells it a little later
             await services().progress.store([job])
@@ -210,7 +210,7 @@ async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
     if not outcome.counts:
         # Its message comes again, and counts then. Celery's Ignore says the same, at the price of a traceback.
         self.request.chord = None
-    return outcome.told
+    return outcome.summary
 
 
 class Gated(Task):  # type: ignore[misc]

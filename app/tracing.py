@@ -40,8 +40,8 @@ def tracer(environ: Mapping[str, str]) -> Tracer | None:
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
     if off or not any(environ.get(name) for name in ENDPOINTS):
         return None
-    given = {name: value for name, value in environ.items() if name.startswith("OTEL_")}
-    for name, value in {**DEFAULTS, **given}.items():  # the SDK reads the process's environment, not `.env`
+    otel_variables = {name: value for name, value in environ.items() if name.startswith("OTEL_")}
+    for name, value in {**DEFAULTS, **otel_variables}.items():  # the SDK reads the process's environment, not `.env`
         os.environ.setdefault(name, value)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -102,7 +102,7 @@ def current() -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def told(header: Mapping[str, object]) -> tuple[object, float]:
+def trace_of(header: Mapping[str, object]) -> tuple[object, float]:
     """Return the traceparent in a message's header, and the Unix time at which it was sent, which is at most now by
     this machine's clock."""
     now, published = time.time(), header.get(PUBLISHED)

@@ -14,7 +14,7 @@ from dicast.app.domain.item import ItemSource
 from dicast.app.domain.plan import Lane
 from dicast.app.pipeline import arranging, plan
 from dicast.app.pipeline.arranging import Arranging
-from dicast.app.pipeline.plan import Ahead, DatasetChanged, Planner
+from dicast.app.pipeline.plan import DatasetChanged, Lookahead, Planner
 from dicast.app.reports.arranged import ARRANGED
 from dicast.app.reports.folders import begin, own_folder
 from tests.ledger.bench import Bench, a_job
@@ -78,7 +78,7 @@ async def test_items_are_planned_in_their_new_order(bench, tmp_path, form, page_
         return {}
 
     pools, stopped = SimpleNamespace(limit=limit, model=str), SimpleNamespace(stops=stops)
-    planner = Planner(bench.one, pools, stopped, Ahead(5, page_max), str(tmp_path))
+    planner = Planner(bench.one, pools, stopped, Lookahead(5, page_max), str(tmp_path))
     job = await bench.one.job("j")
     while (await bench.one.lane("j", 0)).cursor != "":
         bench.redis.hset(bench.one.keys.job("j"), "open:0", 0)  # as if all had ended

@@ -18,7 +18,7 @@ from dicast.app.domain.image import MAX_IMAGE_BYTES, ImageError
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.prompt import PlacedImage
-from dicast.app.pipeline.images import KeptImages, keeping
+from dicast.app.pipeline.images import StoredImages, image_storer
 from dicast.app.refusals import InvalidJob, JobRefused
 from dicast.app.reports.folders import begin, own_folder
 from dicast.app.submission import images as submitted
@@ -123,7 +123,7 @@ def test_items_over_http_name_no_files(app, tmp_path, monkeypatch, path):
 def test_workers_read_no_files_for_items_over_http(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     job = EvaluationJob.model_validate(a_job(str(tmp_path / "a.png"), item_images="no_files"))
-    keep = keeping(SimpleNamespace(spec=job), tmp_path)
+    keep = image_storer(SimpleNamespace(spec=job), tmp_path)
     with pytest.raises(ImageError, match="over HTTP name no files"):
         keep(job.items[0])
 
@@ -139,7 +139,7 @@ async def test_images_are_kept_once_and_read_as_they_were(tmp_path):
     begin(tmp_path / "results", "j", "1")
     folder = own_folder(tmp_path / "results", "j", "1")
     item = Item.model_validate({"id": "1", "text": "x", "images": ["a.png", DATA, "https://h.invalid/x.png"]})
-    kept = keeping(job, folder)(item)
+    kept = image_storer(job, folder)(item)
     (held,) = (folder / "images").iterdir()
     assert held.read_bytes() == PNG
     assert [image.image for image in kept.all_images] == [f"sha256:{held.name}"] * 2 + ["https://h.invalid/x.png"]
@@ -148,17 +148,17 @@ async def test_images_are_kept_once_and_read_as_they_were(tmp_path):
 
     (source / "a.png").unlink()
     placed = [PlacedImage(at, image) for at, image in enumerate(kept.all_images)]
-    reader = KeptImages(str(tmp_path / "results"))
+    reader = StoredImages(str(tmp_path / "results"))
     parts = await reader.parts(job, placed)
     assert [(part.at, part.type, base64.b64decode(part.data), part.address) for part in parts] == [
         (0, "image/png", PNG, ""), (1, "image/png", PNG, ""), (2, "", b"", "https://h.invalid/x.png"),
     ]  # fmt: skip
     held.write_bytes(PNG + b"changed")
     with pytest.raises(ImageError, match="it is another by now"):
-        await KeptImages(str(tmp_path / "results")).parts(job, placed)
+        await StoredImages(str(tmp_path / "results")).parts(job, placed)
     held.unlink()
     with pytest.raises(ImageError, match="cannot be read: No such file"):
-        await KeptImages(str(tmp_path / "results")).parts(job, placed)
+        await StoredImages(str(tmp_path / "results")).parts(job, placed)
     assert await reader.parts(job, placed[:1]) == parts[:1], "what was read a moment ago"
 
 

@@ -29,7 +29,7 @@ class HandedOn:
     def serves(self, _):
         return False
 
-    async def gone(self, *_):
+    async def rejection_reason(self, *_):
         return ""
 
     def hand_on(self, job, lane):

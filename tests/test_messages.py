@@ -107,7 +107,7 @@ async def test_a_message_tells_the_ledger_of_which_page_it_is(tmp_path, redis_ur
         async def choose(self, *_):
             return {}
 
-    await Messages(app, Pools(), Pools()).again(job, later, MessageId(1))
+    await Messages(app, Pools(), Pools()).resend(job, later, MessageId(1))
     assert [await ledger.find_lost(lost, 1, queue_empty=False, queues=["provider.sim"]) for _ in range(2)] == [0, 1]
     await client.aclose()
     app.close()

@@ -52,7 +52,7 @@ def registry() -> CollectorRegistry:
     registry.register(SharedCollector(lambda: (SHARED, DEMAND)))
     process = ProcessMetrics(registry)
     process.assigned("p", "m", 0.42)
-    process.adopted(counted=False)
+    process.adopted(accepted=False)
     return registry
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.pieces import PIECE_BYTES, pieces
-from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.plan import Lookahead, Planner
 from tests.ledger.bench import Bench, a_job
 
 LARGE = 900_000
@@ -54,7 +54,7 @@ async def test_large_texts_make_short_pages(bench, tmp_path, form, dimensions, p
         return {}
 
     pools, stopped = SimpleNamespace(limit=limit, model=str), SimpleNamespace(stops=stops)
-    planner = Planner(bench.one, pools, stopped, Ahead(5, page_max), str(tmp_path))
+    planner = Planner(bench.one, pools, stopped, Lookahead(5, page_max), str(tmp_path))
     await planner.plan(await bench.one.job("j"), 0, SimpleNamespace(page=publish))
     assert [position for positions, _ in pages for position in positions] == list(range(units))
     assert max(len(carried) for _, carried in pages) <= PIECE_BYTES // LARGE + 2

@@ -102,10 +102,10 @@ async def test_a_process_that_says_nothing_ends_and_those_that_wait_behind_it_ar
     os.kill(pid(renderer), signal.SIGSTOP)
     waiting = [asyncio.create_task(renderer.lines(TEMPLATE, ITEM, NONCE)) for _ in range(4)]
     await until_turned(lambda: len(link._waiting) == 4)
-    link._look()
+    link._check_time()
     assert not link.ended, "it has time yet"
     link._begun -= rendering.WALL_S
-    link._look()
+    link._check_time()
     with pytest.raises(TemplateError, match="item 'i1': the template took more than 30 s"):
         await waiting[0]
     assert await asyncio.gather(*waiting[1:]) == [rendered(TEMPLATE, ITEM, NONCE)] * 3

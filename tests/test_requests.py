@@ -105,21 +105,21 @@ def test_terminating_lets_no_call_begin_and_ends_the_one_that_is_open():
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        (NextSteps(True, told="scored clear 4"), [("task-succeeded", {})]),
+        (NextSteps(True, summary="scored clear 4"), [("task-succeeded", {})]),
         (
-            NextSteps(True, told="error: rejected: no such model", errors=[ErrorKind.REJECTED]),
+            NextSteps(True, summary="error: rejected: no such model", errors=[ErrorKind.REJECTED]),
             [("task-failed", {"exception": "rejected: no such model"})],
         ),
         (
-            NextSteps(True, told="scored a 4; error: malformed: no JSON", errors=[ErrorKind.MALFORMED]),
+            NextSteps(True, summary="scored a 4; error: malformed: no JSON", errors=[ErrorKind.MALFORMED]),
             [("task-failed", {"exception": "scored a 4; error: malformed: no JSON"})],
         ),
         (
-            NextSteps(True, told="error: cancelled: it was revoked", errors=[ErrorKind.CANCELLED]),
+            NextSteps(True, summary="error: cancelled: it was revoked", errors=[ErrorKind.CANCELLED]),
             [("task-revoked", {"terminated": False, "expired": False})],
         ),
         (
-            NextSteps(False, told="waits 2.0 s after server: 503", retry=True),
+            NextSteps(False, summary="waits 2.0 s after server: 503", retry=True),
             [("task-retried", {"exception": "waits 2.0 s after server: 503"})],
         ),
         (NextSteps(False), []),
@@ -130,6 +130,6 @@ def test_monitors_are_told_what_became_of_a_unit(steps, told):
     monitors = Monitors()
     request, acknowledged = request_of("a", monitors)
     request.request_dict[TASK_END].steps = steps
-    request.on_success((False, steps.told, 0.1))
+    request.on_success((False, steps.summary, 0.1))
     assert monitors.told == told
     assert acknowledged == ["a"]

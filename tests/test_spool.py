@@ -65,8 +65,8 @@ def test_two_heirs_are_not_given_the_same_until_the_first_has_stored_it(tmp_path
 def test_what_cannot_be_read_is_kept_for_people_and_given_to_nobody(tmp_path):
     spool = Spool(tmp_path, "ns", "a")
     path = spool.put(b"not json")
-    spool.leave(path)
-    spool.refuse(path)
+    spool.abandon(path)
+    spool.set_aside(path)
     assert contents(spool) == []
     assert path.with_suffix(".broken").read_bytes() == b"not json"
 
@@ -76,7 +76,7 @@ def test_a_process_that_stops_leaves_what_it_could_not_store(tmp_path):
     stored, left = spool.put(b"1"), spool.put(b"2")
     spool.drop(stored)
     assert contents(spool) == []  # a task of its own still tries to store it
-    spool.leave(left)
+    spool.abandon(left)
     assert contents(spool) == [b"2"]
     spool.close()
     assert contents(Spool(tmp_path, "ns", "b")) == [b"2"]
@@ -125,7 +125,7 @@ def test_a_bound_is_kept_and_told(tmp_path, caplog):
     spool = Spool(tmp_path, "ns", "a", max_bytes=10)
     first = spool.put(b"x" * 8)
     assert spool.put(b"x" * 8) is None
-    assert spool.refused == 1
+    assert spool.failed_writes == 1
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
     spool.drop(first)
     assert spool.put(b"x" * 8)
@@ -155,7 +155,7 @@ class Adopted:
     """The ledger, where storing takes its time, and whoever is told of it."""
 
     def __init__(self):
-        self.entries, self.counted = [], []
+        self.entries, self.accepted = [], []
 
     async def store_spooled(self, entry):
         self.entries.append(entry)
@@ -163,17 +163,17 @@ class Adopted:
             await asyncio.sleep(0)
         return PageRef("j", "n", 0, 0), Recorded(1, plan=False, gather=False, written=[WriteVerdict.NEW])
 
-    def adopted(self, *, counted):
-        self.counted.append(counted)
+    def adopted(self, *, accepted):
+        self.accepted.append(accepted)
 
 
 async def test_two_looks_at_once_adopt_an_entry_once(tmp_path):
     """The beat's tick and the worker's own look: the slower one could not read what the other had stored already."""
     spool, ledger = Spool(tmp_path, "ns", "own#1"), Adopted()
     for n in range(30):
-        spool.leave(spool.put(b"%d" % n))
+        spool.abandon(spool.put(b"%d" % n))
     adoption = Adoption(spool, ledger, None, ledger)
     await asyncio.gather(*(adoption.adopt() for _ in range(3)))
     assert sorted(ledger.entries, key=int) == [b"%d" % n for n in range(30)]
-    assert ledger.counted == [True] * 30
+    assert ledger.accepted == [True] * 30
     assert contents(spool) == []

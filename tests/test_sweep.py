@@ -15,8 +15,8 @@ from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.housekeeping import Beat
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.recovery import Recovery
-from dicast.app.pipeline.sweep import StillPages, Sweeper, UnattendedJobs
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.sweep import StalledPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.unserved import MissingPools
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
@@ -65,7 +65,7 @@ class World:
     async def take_due(self):
         return [(ref, MessageId(7)) for ref in PAGES]
 
-    async def again(self, _, ref, token):
+    async def resend(self, _, ref, token):
         self._do("again", ref.job)
 
     async def job(self, job):
@@ -77,7 +77,7 @@ class World:
     def serves(self, _):
         return True
 
-    def served(self, lane):
+    def served_pools(self, lane):
         return set(lane.pools)
 
     def queue(self, pool):
@@ -95,13 +95,13 @@ class World:
 
     def beat(self):
         faults = JobFaults(self, None)
-        pages, jobs = StillPages(self, self, self, self), UnattendedJobs(self, self, None, None)
+        pages, jobs = StalledPages(self, self, self, self), UnattendedJobs(self, self, None, None)
         return Beat(self, self, DeadNodes(self, self), Sweeper(self, pages, jobs, self, self, faults), None)
 
     def due(self):
         return DueMessages(self, self, self, self, JobFaults(self, None))
 
-    async def look(self, job):
+    async def check(self, job):
         self._do("patience", job)
 
     async def adopt(self):
@@ -165,15 +165,15 @@ async def test_tries_count_when_they_are_of_the_same_and_apart(troubles):
 
 async def test_a_pool_is_gone_when_nobody_has_told_of_it_for_two_minutes(troubles):
     lane, job = SimpleNamespace(pools=("new",)), SimpleNamespace(id="j")
-    here, there = (Unserved(troubles, None, None, known) for known in ({"old"}, {"old", "new"}))
+    here, there = (MissingPools(troubles, None, None, known) for known in ({"old"}, {"old", "new"}))
     assert (here.serves(lane), there.serves(lane)) == (False, True)
 
     async def gone(at_s):
         await troubles.at(1_000_000 + 1000 * at_s)
-        return await here.gone(job, lane)
+        return await here.rejection_reason(job, lane)
 
     assert [await gone(s) for s in (0, 60, 104)] == ["", "", ""]
-    await there.tell()
+    await there.announce_pools()
     assert [await gone(s) for s in (110, 200, 223)] == ["", "", ""]
     assert await gone(224) == "the pool new is in no worker's configuration"
 

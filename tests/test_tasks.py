@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.pipeline.gather import Gathered
+from dicast.app.pipeline.gather import GatherResult
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 from dicast.config.pools import UnknownPool
@@ -46,7 +46,7 @@ async def test_control_work_waits_for_a_store_in_trouble(monkeypatch, task):
         attempts.append(_)
         if len(attempts) < 3:
             raise ReadOnlyError
-        return Gathered()
+        return GatherResult()
 
     async def told(_):
         pass

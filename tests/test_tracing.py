@@ -28,7 +28,7 @@ from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
 from dicast.app.pipeline.traced import TracedProvider
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.app.tracing import Tracer, current, told, tracer
+from dicast.app.tracing import Tracer, current, trace_of, tracer
 from dicast.config.pools import PoolSpec
 from tests.command import ROOT
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
@@ -129,9 +129,9 @@ def test_what_is_raised_is_told_by_its_type_alone(kept: tuple[Tracer, InMemorySp
 
 @pytest.mark.parametrize("published", [None, "yesterday", float("inf"), 1e12])
 def test_a_header_of_another_clock_or_of_nobody_makes_no_wait(published: Any) -> None:
-    parent, at = told({"traceparent": PARENT, "published_at": published})
+    parent, at = trace_of({"traceparent": PARENT, "published_at": published})
     assert parent == PARENT and abs(at - time.time()) < 60
-    assert told({"published_at": 5}) == ("", 5)
+    assert trace_of({"published_at": 5}) == ("", 5)
 
 
 class OneAnswer:

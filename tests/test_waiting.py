@@ -19,7 +19,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import GatherFailed
 from dicast.app.ledger.states import JobState
 from dicast.app.monitoring.snapshot import SharedState
-from dicast.app.pipeline.gather import Gathered, Gatherer
+from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.app.reports import files
 from dicast.workers.admission.governor import Governor
@@ -265,7 +265,7 @@ async def test_a_disk_that_refuses_is_told_by_whoever_meets_it(monkeypatch: pyte
 
     monkeypatch.setattr(files, "write_page", full)
     gatherer = Gatherer(Books(), "/r", None, None, None, None)  # type: ignore[arg-type]
-    assert await gatherer.gather(_ref()) == Gathered()
+    assert await gatherer.gather(_ref()) == GatherResult()
     assert said == [("j", "its results cannot be written: /r/j/parts/0.jsonl: No space left on device")]
 
 

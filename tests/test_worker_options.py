@@ -9,7 +9,15 @@ import pytest
 from celery.concurrency.solo import TaskPool as Solo
 from celery.utils.sysinfo import AUTO_CONCURRENCY
 
-from dicast.app.commands.worker_options import REFUSED, OptionRefused, calls, check, check_queues, check_roles, given
+from dicast.app.commands.worker_options import (
+    REJECTED_OPTIONS,
+    OptionRefused,
+    calls,
+    check,
+    check_queues,
+    check_roles,
+    given_options,
+)
 from dicast.workers.runtime.pool import TaskPool
 
 
@@ -21,9 +29,9 @@ def test_calls(options, most):
     assert calls(options, 7) == most
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REJECTED_OPTIONS)
 def test_an_option_that_would_do_nothing_is_refused_with_its_flag(name):
-    with pytest.raises(OptionRefused, match=REFUSED[name][0]):
+    with pytest.raises(OptionRefused, match=REJECTED_OPTIONS[name][0]):
         check({}, frozenset({name}))
 
 
@@ -41,12 +49,12 @@ def test_what_is_set_by_default_is_not_given():
     @click.option("--time-limit", type=float)
     @click.option("--concurrency", default="5")
     def worker(**_):
-        seen.append(given())
+        seen.append(given_options())
 
     worker.main(["--time-limit", "3"], standalone_mode=False)
     worker.main([], standalone_mode=False)
     assert seen == [{"time_limit"}, frozenset()]
-    assert given() == frozenset()
+    assert given_options() == frozenset()
 
 
 @pytest.mark.parametrize(

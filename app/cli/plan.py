@@ -24,7 +24,7 @@ from dicast.app.domain.printable import printable
 from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.rating import RatingCounts
-from dicast.app.pipeline.nonce_key import given
+from dicast.app.pipeline.nonce_key import configured_key
 from dicast.app.refusals import JobRefused
 from dicast.app.rendering import shared
 from dicast.app.reports.assessing import MISSING, has_libraries
@@ -140,7 +140,7 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
 
 
 def _nonce_key(dicast: Dicast) -> bytes | None:
-    return given(dicast.settings, dicast.keys.namespace)
+    return configured_key(dicast.settings, dicast.keys.namespace)
 
 
 def _first_item(ready: Prepared) -> Item:

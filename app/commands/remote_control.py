@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 
 from dicast.app.cluster.view import NodeView
 from dicast.app.commands import revocation
-from dicast.app.commands.revocation import Revoked
+from dicast.app.commands.revocation import Revocation
 from dicast.app.logs import JsonFormatter
 from dicast.errors import DicastError
 from dicast.workers.admission.request import QUEUE_PREFIX
@@ -48,15 +48,15 @@ class CommandRefused(DicastError, ValueError):
     """A command that workers do not carry out; the text says why."""
 
 
-def refusal(command: str, arguments: Mapping[str, Any]) -> str | None:
+def rejection_reason(command: str, arguments: Mapping[str, Any]) -> str | None:
     """Return why a command is refused, or None if it is not."""
     task = str(arguments.get("task_name") or "")
     if command == "rate_limit" and task.startswith(OURS):
         return f"{task} {NO_RATE}"
     if command == "time_limit" and task.startswith(OURS):
         return f"{task} {NO_TIME}"
-    refused = {"revoke_by_stamped_headers": NO_STAMPS, "pool_restart": NO_RESTART, "election": NO_ELECTION}
-    return refused.get(command)
+    reasons = {"revoke_by_stamped_headers": NO_STAMPS, "pool_restart": NO_RESTART, "election": NO_ELECTION}
+    return reasons.get(command)
 
 
 class Control(celery.app.control.Control):  # type: ignore[misc]
@@ -69,22 +69,22 @@ class Control(celery.app.control.Control):  # type: ignore[misc]
         matcher: str | None = None, **more: Any,
     ) -> Any:  # fmt: skip
         """Broadcast as Celery does. Raises `CommandRefused`, unless a reply is waited for, which then says so."""
-        given = {**(arguments or {}), **more}
-        if not reply and (why := refusal(command, given)):
+        all_arguments = {**(arguments or {}), **more}
+        if not reply and (why := rejection_reason(command, all_arguments)):
             raise CommandRefused(why)
         revoked = None
         if command in REVOKES:
-            cut = command == "terminate" or bool(given.get("terminate"))
-            revoked = revocation.revoke(self.app, maybe_list(given.get("task_id")) or (), cut=cut)
+            cut = command == "terminate" or bool(all_arguments.get("terminate"))
+            revoked = revocation.revoke(self.app, maybe_list(all_arguments.get("task_id")) or (), cut=cut)
         replies = super().broadcast(
-            command, given, destination, connection, reply, timeout, limit, callback, channel, pattern, matcher
+            command, all_arguments, destination, connection, reply, timeout, limit, callback, channel, pattern, matcher
         )
         if revoked is None:
             return replies
-        if not reply and revoked.refused:
-            raise CommandRefused("; ".join(revoked.told))
-        if reply and not replies and revoked.told:
-            replies = [{LEDGER: _answer(revoked)}]
+        if not reply and revoked.rejected:
+            raise CommandRefused("; ".join(revoked.lines))
+        if reply and not replies and revoked.lines:
+            replies = [{LEDGER: _reply(revoked)}]
             if callback is not None:
                 callback(replies[0])
         return replies
@@ -94,9 +94,9 @@ class Control(celery.app.control.Control):  # type: ignore[misc]
         raise CommandRefused(NO_STAMPS)
 
 
-def _answer(revoked: Revoked) -> Any:
-    text = "; ".join(revoked.told)
-    return nok(text) if revoked.refused else ok(text)
+def _reply(revoked: Revocation) -> Any:
+    text = "; ".join(revoked.lines)
+    return nok(text) if revoked.rejected else ok(text)
 
 
 # ------------------------------------------------------------------------------------------ a worker's side, on its hub
@@ -111,16 +111,16 @@ def revoke(state: Any, task_id: Any, terminate: bool = False, signal: str | None
     revoked = revocation.revoke(state.app, maybe_list(task_id) or (), cut=terminate)
     control_work = [name for name in revoked.unknown if _is_control_work(name)]
     unknown = [name for name in revoked.unknown if name not in control_work]
-    told = list(revoked.told)
-    told += [f"{name} is work of Dicast's own, which cannot be revoked: revoke its job" for name in control_work]
+    lines = list(revoked.lines)
+    lines += [f"{name} is work of Dicast's own, which cannot be revoked: revoke its job" for name in control_work]
     if terminate:
         _cut(state, revoked)
     if unknown:
         theirs = celerys.revoke(state, unknown, terminate, signal, **more)
-        told.append(f"no job or unit is called {', '.join(unknown)}; as of other tasks: {theirs['ok']}")
-    for line in told:
+        lines.append(f"no job or unit is called {', '.join(unknown)}; as of other tasks: {theirs['ok']}")
+    for line in lines:
         logger.info("%s", line, extra={"event": "revoke"})
-    return _answer(Revoked(tuple(told), refused=revoked.refused or bool(control_work)))
+    return _reply(Revocation(tuple(lines), rejected=revoked.rejected or bool(control_work)))
 
 
 def _is_control_work(name: str) -> bool:
@@ -128,7 +128,7 @@ def _is_control_work(name: str) -> bool:
     return request is not None and str(request.task.name).startswith(OURS)
 
 
-def _cut(state: Any, revoked: Revoked) -> None:
+def _cut(state: Any, revoked: Revocation) -> None:
     state.consumer.pool.catch_up()
     for request in tuple(worker_state.active_requests):
         unit = getattr(request, "unit", None)
@@ -143,22 +143,22 @@ def terminate(state: Any, signal: str, task_id: Any, **_: Any) -> Any:
 
 
 @_command(variadic="headers", signature="[key1=value1 [key2=value2 [... [keyN=valueN]]]]")
-def revoke_by_stamped_headers(state: Any, **given: Any) -> Any:
+def revoke_by_stamped_headers(state: Any, **arguments: Any) -> Any:
     """Refused: jobs and units are revoked by their ids."""
-    return nok(refusal("revoke_by_stamped_headers", given))
+    return nok(rejection_reason("revoke_by_stamped_headers", arguments))
 
 
 @_command(args=[("task_name", str), ("rate_limit", str)], signature="<task_name> <rate_limit (e.g., 5/s | 5/m | 5/h)>")
 def rate_limit(state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
     """Refused for Dicast's tasks, whose rate is their pool's; for others as in Celery."""
-    why = refusal("rate_limit", {"task_name": task_name})
+    why = rejection_reason("rate_limit", {"task_name": task_name})
     return nok(why) if why else celerys.rate_limit(state, task_name, rate_limit, **more)
 
 
 @_command(args=[("task_name", str), ("soft", float), ("hard", float)], signature="<task_name> <soft_secs> [hard_secs]")
 def time_limit(state: Any, task_name: str = "", hard: float | None = None, soft: float | None = None, **_: Any) -> Any:
     """Refused for Dicast's tasks, whose calls have a time limit of their own; for others as in Celery."""
-    why = refusal("time_limit", {"task_name": task_name})
+    why = rejection_reason("time_limit", {"task_name": task_name})
     return nok(why) if why else celerys.time_limit(state, task_name, hard, soft)
 
 
@@ -197,22 +197,22 @@ def known_queues(app: Any) -> set[str]:
 @_command()
 def cordon(state: Any, **_: Any) -> Any:
     """Begin no more calls. Open calls end; messages that wait for a lease go back to their queue."""
-    return _ordered(state, "cordon", state.app.cluster.cordon)
+    return _give_order(state, "cordon", state.app.cluster.cordon)
 
 
 @_command()
 def uncordon(state: Any, **_: Any) -> Any:
     """Take work again."""
-    return _ordered(state, "uncordon", state.app.cluster.uncordon)
+    return _give_order(state, "uncordon", state.app.cluster.uncordon)
 
 
 @_command(args=[("deadline", float)], signature="[deadline_secs=60]")
 def drain(state: Any, deadline: float = 60.0, **_: Any) -> Any:
     """Begin no more calls. Those that are open at the deadline are cut and made elsewhere. The worker stays alive."""
-    return _ordered(state, "drain", state.app.cluster.drain, deadline_s=deadline)
+    return _give_order(state, "drain", state.app.cluster.drain, deadline_s=deadline)
 
 
-def _ordered(state: Any, verb: str, operation: Callable[..., NodeView], **more: Any) -> Any:
+def _give_order(state: Any, verb: str, operation: Callable[..., NodeView], **more: Any) -> Any:
     """Carry out an order for this worker itself, and return the reply."""
     try:
         node = operation(state.app.node.id, by=f"celery control {verb}", **more)

@@ -21,7 +21,7 @@ _CUT: dict[str, Any] = {"terminated": True, "signum": None, "expired": False}
 _CANCELLED = _CUT | {"terminated": False}
 
 
-class _Told(Request):  # type: ignore[misc]
+class _MonitoredRequest(Request):  # type: ignore[misc]
     """Reports to monitors from which queue the request came."""
 
     def __init__(self, *args: Any, eventer: Any = None, **options: Any) -> None:
@@ -30,7 +30,7 @@ class _Told(Request):  # type: ignore[misc]
             eventer.comes(self)
 
 
-class UnitRequest(_Told, AdmittedRequest):
+class UnitRequest(_MonitoredRequest, AdmittedRequest):
     """The request of a unit. Terminating it cuts its call, or prevents one, and nothing else: other work for the unit
     (a claim, a result, the end of its page) is finished, and the ledger decides what is recorded.
 
@@ -81,17 +81,17 @@ class UnitRequest(_Told, AdmittedRequest):
 def _end_event(steps: NextSteps, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the event that reports a unit's end, with its fields; "" for no event. `fields` are those of a success."""
     if steps.retry:
-        return "task-retried", {"exception": steps.told, "traceback": ""}
+        return "task-retried", {"exception": steps.summary, "traceback": ""}
     if not steps.counts:
         return "", {}
     if not steps.errors:
         return "task-succeeded", fields
     if set(steps.errors) == {ErrorKind.CANCELLED}:
         return "task-revoked", _CANCELLED
-    return "task-failed", {"exception": steps.told.removeprefix("error: "), "traceback": ""}
+    return "task-failed", {"exception": steps.summary.removeprefix("error: "), "traceback": ""}
 
 
-class ControlRequest(_Told):
+class ControlRequest(_MonitoredRequest):
     """The request of a control task. It may expire, but is never revoked, except for a job that was sent by name: that
     job is not in the ledger yet, and Celery revokes it."""
 

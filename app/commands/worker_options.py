@@ -23,7 +23,7 @@ from dicast.workers.runtime.pool import TaskPool
 _OWN_PROCESSES = "it is about child processes, and this worker has none: its calls share one event loop"
 _CALLS_OWN = "a call's time is limited by LLM_CALL_TIMEOUT, and by its pool's timeout_s"
 QUEUE_SHOWN = 100
-REFUSED = {
+REJECTED_OPTIONS = {
     "time_limit": ("--time-limit", _CALLS_OWN),
     "soft_time_limit": ("--soft-time-limit", _CALLS_OWN),
     "max_tasks_per_child": ("--max-tasks-per-child", _OWN_PROCESSES),
@@ -37,7 +37,7 @@ class OptionRefused(DicastError, ValueError):
     """An option that a worker cannot accept; the text says why and what to use instead."""
 
 
-def given() -> frozenset[str]:
+def given_options() -> frozenset[str]:
     """Return the names of the options that were set by flags or by Celery's environment variables."""
     context = click.get_current_context(silent=True)
     if context is None:
@@ -46,10 +46,10 @@ def given() -> frozenset[str]:
     return frozenset(name for name in context.params if context.get_parameter_source(name) in sources)
 
 
-def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
+def check(options: Mapping[str, Any], given_names: frozenset[str]) -> None:
     """Raise `OptionRefused` for the first option that cannot be accepted."""
-    for name, (flag, why) in REFUSED.items():
-        if name in given:
+    for name, (flag, why) in REJECTED_OPTIONS.items():
+        if name in given_names:
             raise OptionRefused(f"{flag} is refused: {why}")
     pool = options.get("pool")
     if isinstance(pool, type) and pool is not TaskPool:
@@ -58,7 +58,7 @@ def check(options: Mapping[str, Any], given: frozenset[str]) -> None:
         raise OptionRefused("-c auto is refused: calls wait for a provider, not for a CPU; give their number, or none")
 
 
-def refuse_no_calls() -> None:
+def reject_zero_concurrency() -> None:
     """Have Celery's command reject `-c 0`, which it would take for the default."""
     command = sys.modules.get("celery.bin.worker")
     if command is None:  # not Celery's command line
@@ -77,23 +77,25 @@ def refuse_no_calls() -> None:
     option.callback = parsed
 
 
-def check_queues(options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_queues(options: Mapping[str, Any], queue_names: Collection[str]) -> None:
     """Raise `OptionRefused` for a queue of `-Q` or `-X` that this application does not have."""
     for name, flag in (("queues", "-Q"), ("exclude_queues", "-X")):
         for queue in str_to_list(options.get(name)) or ():
-            if queue not in known:
-                named = printable(queue, QUEUE_SHOWN)
-                hint = alternatives(queue, sorted(known))
-                raise OptionRefused(f"{flag} names no queue of this application: {named}{hint}")
+            if queue not in queue_names:
+                printed = printable(queue, QUEUE_SHOWN)
+                hint = alternatives(queue, sorted(queue_names))
+                raise OptionRefused(f"{flag} names no queue of this application: {printed}{hint}")
 
 
-def check_roles(roles: Iterable[str], known: Collection[str]) -> None:
+def check_roles(roles: Iterable[str], role_names: Collection[str]) -> None:
     """Raise `OptionRefused` for a role that is neither a pool's name nor 'control': nobody would notice that this
     worker does not read what was meant."""
     for role in roles:
-        if role not in known:
-            named = printable(role, QUEUE_SHOWN)
-            raise OptionRefused(f"DICAST_NODE_ROLES names no pool and no role: {named}{alternatives(role, known)}")
+        if role not in role_names:
+            printed = printable(role, QUEUE_SHOWN)
+            raise OptionRefused(
+                f"DICAST_NODE_ROLES names no pool and no role: {printed}{alternatives(role, role_names)}"
+            )
 
 
 def labels(options: Mapping[str, Any]) -> dict[str, str]:

@@ -34,10 +34,10 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
     except PoolsError:  # examined and reported below
         hidden = settings.secrets()
     for finding in examined(dicast, call=call):
-        yield Finding(finding.severity, finding.area, _shown(finding.message, hidden), _shown(finding.advice, hidden))
+        yield Finding(finding.severity, finding.area, _masked(finding.message, hidden), _masked(finding.advice, hidden))
 
 
-def _shown(text: str, hidden: list[str]) -> str:
+def _masked(text: str, hidden: list[str]) -> str:
     for secret in hidden:
         text = text.replace(secret, "***")
     return printable(text, MESSAGE_CHARS)

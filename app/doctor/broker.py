@@ -27,7 +27,7 @@ def broker(dicast: Dicast) -> Iterator[Finding]:
             yield from _queues(dicast, connection)
         except (*connection.connection_errors, *connection.channel_errors) as error:
             yield Finding(
-                Severity.ERROR, "broker", f"{_places(dicast)} does not answer: {type(error).__name__}: {error}",
+                Severity.ERROR, "broker", f"{_addresses(dicast)} does not answer: {type(error).__name__}: {error}",
                 "start it, or correct DICAST_BROKER_URL",
             )  # fmt: skip
             return
@@ -35,12 +35,12 @@ def broker(dicast: Dicast) -> Iterator[Finding]:
 
 
 def _version(connection: Any, product: str, version: str) -> Finding:
-    told = f"{connection.host}: {product} {version}"
-    known = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if product == "RabbitMQ" and known >= OLDEST:
-        return Finding(Severity.OK, "broker", told)
+    product_line = f"{connection.host}: {product} {version}"
+    version_numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if product == "RabbitMQ" and version_numbers >= OLDEST:
+        return Finding(Severity.OK, "broker", product_line)
     oldest = ".".join(map(str, OLDEST))
-    return Finding(Severity.ERROR, "broker", f"{told} is not RabbitMQ {oldest} or newer", "install a newer one")
+    return Finding(Severity.ERROR, "broker", f"{product_line} is not RabbitMQ {oldest} or newer", "install a newer one")
 
 
 def _queues(dicast: Dicast, connection: Any) -> Iterator[Finding]:
@@ -70,6 +70,6 @@ def _access(dicast: Dicast) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _places(dicast: Dicast) -> str:
+def _addresses(dicast: Dicast) -> str:
     nodes = [urlsplit(node) for node in str(dicast.settings.broker_url).split(";")]
     return ", ".join(f"{node.hostname or 'localhost'}:{node.port or 5672}" for node in nodes)

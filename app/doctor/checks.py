@@ -49,22 +49,22 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
         if pools is not None:
             yield from bounds(dicast)
         return
-    reached = True
+    store_answers = True
     for finding in store(dicast):
-        reached = reached and not (finding.area == "store" and finding.severity is Severity.ERROR)
+        store_answers = store_answers and not (finding.area == "store" and finding.severity is Severity.ERROR)
         yield finding
-    if not reached:
+    if not store_answers:
         return
     yield from workers(dicast)
     yield from governor(dicast)
     yield from jobs(dicast)
     if pools is not None:
         yield from bounds(dicast)
-        answered = True
+        broker_answers = True
         for finding in broker(dicast):
-            answered = answered and not (finding.area == "broker" and finding.severity is Severity.ERROR)
+            broker_answers = broker_answers and not (finding.area == "broker" and finding.severity is Severity.ERROR)
             yield finding
-        if answered:
+        if broker_answers:
             yield from queues(dicast)
             yield from unserved(dicast)
         if call:

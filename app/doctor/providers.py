@@ -65,10 +65,10 @@ async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
     """Make one tiny call under a lease, so that it counts within the pool's limit."""
     timeout_s = min(spec.timeout_s or dicast.settings.llm_call_timeout, CALL_TIMEOUT_S)
     try:
-        async with _lease(dicast, spec, timeout_s) as refusal:
-            if refusal is not None:
-                return Finding(Severity.INFO, _area(spec), f"not called, for no lease came free ({refusal})")
-            return await _answered(dicast, spec, timeout_s)
+        async with _lease(dicast, spec, timeout_s) as denial:
+            if denial is not None:
+                return Finding(Severity.INFO, _area(spec), f"not called, for no lease came free ({denial})")
+            return await _try_call(dicast, spec, timeout_s)
     except RedisError as error:
         return Finding(Severity.ERROR, _area(spec), f"no lease, so no call: the store says {error}")
 
@@ -99,7 +99,7 @@ async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncItera
             await client.hdel(dicast.keys.job_limits, DOCTOR)
 
 
-async def _answered(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> Finding:
+async def _try_call(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> Finding:
     provider: Provider | None = None
     area = _area(spec)
     serious = Severity.ERROR if spec.api_key_env or spec.name == dicast.pools.default else Severity.WARNING

@@ -61,8 +61,8 @@ def _does_not_start(error: DaemonError) -> Finding:
 
 
 def store(dicast: Dicast) -> Iterator[Finding]:
-    given = dicast.settings.redis_url
-    if given and not understood(given):
+    configured_url = dicast.settings.redis_url
+    if configured_url and not understood(configured_url):
         yield Finding(Severity.ERROR, "store", "REDIS_URL cannot be understood", f"it looks like {URL_SHAPES}")
         return
     try:
@@ -71,7 +71,11 @@ def store(dicast: Dicast) -> Iterator[Finding]:
         yield _does_not_start(error)
         return
     client: Any = connect(url, retries=0)
-    place = _place(url) if given or dicast.settings.joins else f"the embedded Valkey of {dicast.settings.state_dir}"
+    place = (
+        _place(url)
+        if configured_url or dicast.settings.joins
+        else f"the embedded Valkey of {dicast.settings.state_dir}"
+    )
     with client:
         try:
             latency_ms = statistics.median(_ping_ms(client) for _ in range(PINGS))

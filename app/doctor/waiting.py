@@ -40,8 +40,8 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     # Counted once: with two counts, a page that is published in between would be explained wrongly.
     waiting = _messages(dicast, [QUEUE_PREFIX + name for name in names])
     unsatisfied = dicast.cluster.unsatisfied()
-    held = [name for name in names if isinstance(waiting, dict) and QUEUE_PREFIX + name in waiting]
-    if untaken := [why for name in held if (why := unsatisfied.get(name)) is not None]:
+    waiting_pools = [name for name in names if isinstance(waiting, dict) and QUEUE_PREFIX + name in waiting]
+    if untaken := [why for name in waiting_pools if (why := unsatisfied.get(name)) is not None]:
         return "; ".join(untaken)
     shared = shared or read_shared(dicast.store_url, dicast.keys)
     states = {state.pool: state for state in shared.pools}
@@ -51,33 +51,33 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
     if down:
         return "; ".join(down)
-    if (kept := _kept(status, calls, open_calls.get("all", 0), troubled, shared)) is not None:
-        return kept
+    if (taken_slots := _slots_taken(status, calls, open_calls.get("all", 0), troubled, shared)) is not None:
+        return taken_slots
     return None if calls else _untaken(waiting)
 
 
-def _kept(
+def _slots_taken(
     status: JobStatus, calls: int, calls_of_all: int, pools: Sequence[PoolState], shared: SharedState
 ) -> str | None:
     """Say whether a job stands still because the slots of its pools, its own limit or that of all jobs are taken by
     calls that nobody waits for any more; None while it has a call whose end somebody waits for."""
-    heard = {node.id for node, _ in shared.nodes}
-    gone = [lease for lease in shared.leases if lease.cut or lease.node not in heard]
-    own = [lease for lease in gone if lease.job == status.id]
-    if calls > len(own):
+    living_ids = {node.id for node, _ in shared.nodes}
+    lost_leases = [lease for lease in shared.leases if lease.cut or lease.node not in living_ids]
+    job_leases = [lease for lease in lost_leases if lease.job == status.id]
+    if calls > len(job_leases):
         return None
-    if full := [f"pool {state.pool}: {kept}" for state in pools if (kept := state.kept) is not None]:
+    if full := [f"pool {state.pool}: {taken}" for state in pools if (taken := state.kept) is not None]:
         return "; ".join(full)
-    if own and status.limit is not None and len(own) >= status.limit:
-        return f"of the {status.limit:,} calls that the job may have open {_words(own)}"
+    if job_leases and status.limit is not None and len(job_leases) >= status.limit:
+        return f"of the {status.limit:,} calls that the job may have open {_words(job_leases)}"
     most = max((state.job_limit for state in shared.pools), default=0)
-    if gone and calls_of_all >= most > 0:
-        return f"of the {most:,} calls that may be open in all pools {_words(gone)}"
+    if lost_leases and calls_of_all >= most > 0:
+        return f"of the {most:,} calls that may be open in all pools {_words(lost_leases)}"
     return None
 
 
 def _words(leases: Sequence[OpenLease]) -> str:
-    cut, silent = ([lease.left_s for lease in leases if lease.cut is wanted] for wanted in (True, False))
+    cut, silent = ([lease.left_s for lease in leases if lease.cut is is_cut] for is_cut in (True, False))
     return kept_words(len(cut), max(cut, default=0.0), len(silent), max(silent, default=0.0))
 
 

@@ -22,21 +22,21 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
     heard_ids = {node.id for node in alive}
     orders = Orders(dicast.store, dicast.keys).all()
     for node, _ in dicast.registry.known():
-        heard = node.id in heard_ids
+        is_heard = node.id in heard_ids
         facts = f"{node.name} (pid {node.pid} on {node.host})"
-        if heard and node.stuck:
+        if is_heard and node.stuck:
             yield Finding(Severity.ERROR, "worker", f"{facts} takes no work: {node.stuck}", "restart it")
-        elif heard and not node.judges:
+        elif is_heard and not node.judges:
             yield Finding(
                 Severity.WARNING, "worker", f"{facts} judges nothing: it reads no pool's queue",
                 "start it without -Q or -X, or: celery -A dicast control add_consumer provider.<pool>",
             )  # fmt: skip
-        elif heard and (order := orders.get(node.id)):
+        elif is_heard and (order := orders.get(node.id)):
             yield Finding(
                 Severity.INFO, "worker", f"{facts} takes no units: {order.kind} by {order.by}",
                 f"dicast cluster uncordon {node.id}",
             )  # fmt: skip
-        elif heard:
+        elif is_heard:
             lacks = f"; no key for {', '.join(node.missing_keys)}" if node.missing_keys else ""
             yield Finding(Severity.OK, "worker", f"{facts}: {node.slots} slots, limit {node.limit}{lacks}")
         else:

@@ -25,7 +25,7 @@ class Demand:
     pool's units, and how many messages were ever set aside, by reason."""
 
     work: LedgerWork
-    wanted: Wanted
+    wanted_workers: Wanted
     living: int
     serving: Mapping[str, int]
     dead_letters: Mapping[str, int]
@@ -39,7 +39,7 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
         work = unended_work(client, keys)
         dead = client.hgetall(keys.refused_messages)
     dead_letters = {reason: int(count) for reason, count in dead.items()}
-    workers = _wanted(work, shared, most, slots)
+    workers = _wanted_workers(work, shared, most, slots)
     serving = {pool: sum(_serves(node, pool) for node, _ in shared.nodes) for pool in workers.calls}
     return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters)
 
@@ -47,7 +47,7 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
 def scrape_of_nothing(slots: int) -> tuple[SharedState, Demand]:
     """What a scrape tells where no store has ever run."""
     shared, work = SharedState((), ()), LedgerWork(unended=0, units=0, done=0, calls=())
-    return shared, Demand(work, _wanted(work, shared, 0, slots), 0, {}, {})
+    return shared, Demand(work, _wanted_workers(work, shared, 0, slots), 0, {}, {})
 
 
 def _serves(node: Node, pool: str) -> bool:
@@ -55,7 +55,7 @@ def _serves(node: Node, pool: str) -> bool:
     return pool in node.pools if node.version else node.judges
 
 
-def _wanted(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wanted:
+def _wanted_workers(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wanted:
     widths = [status.current for node, status in shared.nodes if node.judges]
     job_limit = max((state.job_limit for state in shared.pools), default=0)
     return wanted(
@@ -78,22 +78,22 @@ def _room(state: PoolState) -> WantedRoom:
 
 def _calls_of(budget: BudgetState, state: PoolState) -> WantedBudget | None:
     """Return a budget in calls, by the average use of a call so far; None where that is not known."""
-    answered = state.statuses.get(200, 0)
+    answered_calls = state.statuses.get(200, 0)
     used = {
-        BudgetUnit.REQUESTS: float(answered),
+        BudgetUnit.REQUESTS: float(answered_calls),
         BudgetUnit.INPUT_TOKENS: float(state.input_tokens),
         BudgetUnit.OUTPUT_TOKENS: float(state.output_tokens),
         BudgetUnit.TOKENS: float(state.input_tokens + state.output_tokens),
     }[budget.unit]
-    if answered == 0 or used == 0:
+    if answered_calls == 0 or used == 0:
         return None
-    each = used / answered
-    return WantedBudget(budget.level / each, budget.refill_per_min / 60.0 / each)
+    used_per_call = used / answered_calls
+    return WantedBudget(budget.level / used_per_call, budget.refill_per_min / 60.0 / used_per_call)
 
 
 def demand_metrics(demand: Demand) -> Iterator[Metric]:
     """Yield the metrics for autoscalers, dashboards and alerts."""
-    work, workers = demand.work, demand.wanted
+    work, workers = demand.work, demand.wanted_workers
     for name, help, value in (
         ("dicast_wanted_workers", "Workers that limits and waiting calls make useful", workers.workers),
         ("dicast_living_workers", "Workers whose beacon is heard", demand.living),
@@ -110,7 +110,7 @@ def demand_metrics(demand: Demand) -> Iterator[Metric]:
 
 def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric]:
     """Yield the same metrics for each of these pools alone, if there is work for it."""
-    workers = demand.wanted
+    workers = demand.wanted_workers
     by_pool = GaugeMetricFamily("dicast_pool_wanted_workers", "Workers that one pool alone is worth", labels=["pool"])
     waiting = GaugeMetricFamily("dicast_pool_waiting_calls", "Calls still to be made, not open", labels=["pool"])
     serving = GaugeMetricFamily("dicast_pool_nodes", "Living workers that take its units", labels=["pool"])

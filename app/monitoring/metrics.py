@@ -27,7 +27,7 @@ from dicast.workers.system.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 _NUMBERS = re.compile(r" \d+ ?%")
 """Removed from reasons, since each number would be a series of its own."""
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -36,15 +36,15 @@ SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 class SharedCollector(Collector):
     """Reads the store at each scrape. If it does not answer, the only metric is `dicast_store_up` with 0."""
 
-    def __init__(self, look: Callable[[], tuple[SharedState, Demand]]) -> None:
-        self._look = look
+    def __init__(self, read_state: Callable[[], tuple[SharedState, Demand]]) -> None:
+        self._read_state = read_state
 
     def describe(self) -> list[Metric]:
         return []  # registering is no scrape
 
     def collect(self) -> Iterator[Metric]:
         try:
-            shared, demand = self._look()
+            shared, demand = self._read_state()
         except (RedisError, OSError) as error:
             logger.warning("no shared metrics: %s", error)
             yield GaugeMetricFamily("dicast_store_up", "Whether the store answered this scrape", 0)
@@ -71,8 +71,8 @@ class ProcessMetrics:
             registry=registry,
         )  # fmt: skip
 
-    def adopted(self, *, counted: bool) -> None:
-        self._adopted.labels(str(counted).lower()).inc()
+    def adopted(self, *, accepted: bool) -> None:
+        self._adopted.labels(str(accepted).lower()).inc()
 
     def assigned(self, pool: str, model: str, score: float) -> None:
         self._assignments.labels(pool, model).inc()
@@ -106,13 +106,13 @@ class MetricsServer:
     def _keep(self) -> None:
         """Keep the server open until it is stopped. Raises RuntimeError if the server's own thread has ended."""
         while self._serving is None and not self._open():
-            if self._stopped.wait(LOOK_EVERY_S):
+            if self._stopped.wait(CHECK_EVERY_S):
                 return
         assert self._serving is not None
         server, thread = self._serving
         try:
             while thread.is_alive():
-                thread.join(LOOK_EVERY_S)
+                thread.join(CHECK_EVERY_S)
         finally:
             self._serving = None
             server.shutdown()  # a socket that is closed while a thread polls it keeps the port
@@ -141,7 +141,7 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
         for state in states:
             counter.add_metric([state.pool], value(state))
         yield counter
-    refused = CounterMetricFamily("dicast_pool_refused", "Leases refused, by reason", labels=["pool", "reason"])
+    denials = CounterMetricFamily("dicast_pool_refused", "Leases refused, by reason", labels=["pool", "reason"])
     answers = CounterMetricFamily("dicast_pool_answers", "Calls ended, by HTTP status", labels=["pool", "status"])
     tokens = CounterMetricFamily("dicast_pool_tokens", "Tokens used, as reported", labels=["pool", "direction"])
     breaker = GaugeMetricFamily("dicast_pool_breaker", "1 for the breaker's state", labels=["pool", "state"])
@@ -159,7 +159,7 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
     slo = GaugeMetricFamily("dicast_slo_limit", "The operator's cap on every pool's limit")
     for state in states:
         for reason, count in state.refused.items():
-            refused.add_metric([state.pool, reason], count)
+            denials.add_metric([state.pool, reason], count)
         for status, count in state.statuses.items():
             answers.add_metric([state.pool, str(status)], count)
         for direction, count in (("input", state.input_tokens), ("output", state.output_tokens)):
@@ -180,7 +180,7 @@ def pool_metrics(states: Sequence[PoolState]) -> Iterator[Metric]:
             refill.add_metric([state.pool, name], budget.refill_per_min)
     if states and states[0].slo is not None:
         slo.add_metric([], states[0].slo)
-    yield from (refused, answers, tokens, breaker, available, success, latency, burnt, level, capacity, refill, slo)
+    yield from (denials, answers, tokens, breaker, available, success, latency, burnt, level, capacity, refill, slo)
 
 
 def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:

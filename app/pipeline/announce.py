@@ -35,9 +35,9 @@ class Announcer:
             self._app.backend.mark_as_done(job_id, end.report)
             event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
         # Sent under this worker's name: a monitor lists every name that it receives as a worker.
-        place = {"exchange": self._app.names.of("dicast"), "routing_key": self._app.names.of(CONTROL_QUEUE)}
+        routing = {"exchange": self._app.names.of("dicast"), "routing_key": self._app.names.of(CONTROL_QUEUE)}
         with self._app.events.default_dispatcher(hostname=self._node) as events:
-            events.send(event, uuid=job_id, **place, **fields)
+            events.send(event, uuid=job_id, **routing, **fields)
         for task_id, text in continuations.items():
             Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
 

@@ -15,8 +15,8 @@ from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.pieces import PIECE_BYTES
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
-from dicast.app.pipeline.images import keeping
+from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, stored_items
+from dicast.app.pipeline.images import image_storer
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.reports.arranged import OtherItems, is_arranged, write_arranged
 from dicast.app.reports.folders import own_folder
@@ -37,7 +37,7 @@ class Arranging:
         if not arrangement.needed or await asyncio.to_thread(is_arranged, folder):
             return
         in_file = isinstance(job.spec.items, ItemSource)
-        items = _in_file(job) if in_file else await held_items(self._ledger, job.id)
+        items = _in_file(job) if in_file else await stored_items(self._ledger, job.id)
         async with self._attended(job.id):
             with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
                 await asyncio.to_thread(_write, folder, job, items, arrangement)
@@ -66,7 +66,7 @@ class Arranging:
 def _write(folder: Path, job: JobRecord, items: Iterator[Item], arrangement: Arrangement) -> None:
     plain: Iterator[Item] = (item.without(job.spec.rating_columns) for item in items)
     if arrangement.images:
-        plain = map(keeping(job, folder), plain)
+        plain = map(image_storer(job, folder), plain)
     chance = random.Random(arrangement.shuffle.seed if arrangement.shuffle is not None else 0)  # noqa: S311
     try:
         write_arranged(folder, plain, arrangement, chance, job.items)

@@ -20,59 +20,67 @@ from dicast.app.domain.told_opinion import VisibleOpinion
 from dicast.app.ledger.records import JobRecord
 from dicast.app.reports.files import read_page
 
-Places = Mapping[str, tuple[int, int]]
+PagePlaces = Mapping[str, tuple[int, int]]
 """Maps the number of an earlier stage's lane to one of its pages and the position of that page's first unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class StageInput:
     """What is known of the first `items` items of a page, whose earlier units have all ended. There is either a
-    `board`, or the opinions that a chief is `told` of, by item; `told_to` is where reading for the next page begins."""
+    `board`, or the `visible_opinions` of a chief, by item; `next_places` is where reading for the next page begins."""
 
     items: int = 0
     board: Scoreboard | None = None
-    told: Mapping[int, list[VisibleOpinion]] = field(default_factory=dict)
-    told_to: Places | None = None
+    visible_opinions: Mapping[int, list[VisibleOpinion]] = field(default_factory=dict)
+    next_places: PagePlaces | None = None
 
-    def shown(self, number: int, item: Item) -> Item:
+    def view(self, number: int, item: Item) -> Item:
         """Return the item as the judges of this stage see it."""
-        told = self.told.get(number)
-        return item if told is None else item.model_copy(update={"opinions": told})
+        opinions = self.visible_opinions.get(number)
+        return item if opinions is None else item.model_copy(update={"opinions": opinions})
 
 
-def gathered(results_dir: str, job: JobRecord, lane: Lane, wanted: range, places: Places) -> Before:
-    """Read the opinions that a chief sees of the first of the `wanted` items: of as many as have all pages of earlier
-    stages gathered, and fit into one page. Blocks; raises OSError."""
-    given: dict[int, list[dict[str, Any]]] = {item: [] for item in wanted}
-    whole, begins = wanted.stop, {}
+def read_earlier_opinions(
+    results_dir: str, job: JobRecord, lane: Lane, item_range: range, places: PagePlaces
+) -> StageInput:
+    """Read the opinions that a chief sees of the first items of `item_range`: of as many as have all pages of
+    earlier stages gathered, and fit into one page. Blocks; raises OSError."""
+    opinions_by_item: dict[int, list[dict[str, Any]]] = {item: [] for item in item_range}
+    whole, next_places = item_range.stop, {}
     for number, other in enumerate(job.lanes):
         if other.stage < lane.stage:
             page, first = places[str(number)]
-            begins[str(number)], end = _read(results_dir, job, number, (page, first), given)
+            next_places[str(number)], end = _add_lane_opinions(
+                results_dir, job, number, (page, first), opinions_by_item
+            )
             whole = min(whole, end // other.units_per_item)
-    told, size = {}, 0
-    for item in range(wanted.start, whole):
-        told[item] = visible_opinions(job.spec, given[item])
-        size += sum(one.bytes for one in told[item])
+    visible, size = {}, 0
+    for item in range(item_range.start, whole):
+        visible[item] = visible_opinions(job.spec, opinions_by_item[item])
+        size += sum(opinion.bytes for opinion in visible[item])
         if size >= PIECE_BYTES:
             break
-    return Before(items=len(told), told=told, told_to=begins)
+    return StageInput(items=len(visible), visible_opinions=visible, next_places=next_places)
 
 
-def _read(
-    results_dir: str, job: JobRecord, number: int, place: tuple[int, int], given: Mapping[int, list[dict[str, Any]]]
+def _add_lane_opinions(
+    results_dir: str,
+    job: JobRecord,
+    number: int,
+    place: tuple[int, int],
+    opinions_by_item: Mapping[int, list[dict[str, Any]]],
 ) -> tuple[tuple[int, int], int]:
-    """Add a lane's opinions on the items in `given`. Return the place of the first page that holds any of them, and the
-    position after the last one that was read."""
+    """Add a lane's opinions on the items in `opinions_by_item`. Return the place of the first page that holds any of
+    them, and the position after the last one that was read."""
     lane, (page, first), begin = job.lanes[number], place, place
-    start, stop = min(given) * lane.units_per_item, (max(given) + 1) * lane.units_per_item
+    start, stop = min(opinions_by_item) * lane.units_per_item, (max(opinions_by_item) + 1) * lane.units_per_item
     while first < stop:
         opinions = read_page(results_dir, job.id, job.incarnation, str(number), page)
         if opinions is None:
             break
         for position, opinion in enumerate(opinions, first):
             if start <= position < stop:
-                given[lane.unit(position).item].append(opinion)
+                opinions_by_item[lane.unit(position).item].append(opinion)
         page, first = page + 1, first + len(opinions)
         if first <= start:
             begin = page, first

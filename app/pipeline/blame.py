@@ -22,8 +22,8 @@ from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.outages import UNITS_SURE, PoolCondition
 
-UNAVAILABLE = frozenset({502, 503, 504})
-OUTAGES = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS})
+UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
+OUTAGE_KINDS = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS})
 
 
 class Conditions(Protocol):
@@ -32,48 +32,48 @@ class Conditions(Protocol):
     async def read(self, pools: Iterable[str]) -> Mapping[str, PoolCondition]: ...
 
 
-class Blame(NamedTuple):
+class Attribution(NamedTuple):
     """If `pool_down`, the failure is the pool's and says nothing about the unit. The pool admits no call for
-    `closed_s`."""
+    `breaker_open_s`."""
 
     pool_down: bool
-    closed_s: float
+    breaker_open_s: float
 
 
-class Blames:
+class FailureAttributor:
     """Attributes failures on one event loop. Waits for the store while it is unavailable."""
 
     def __init__(self, conditions: Conditions, fail_fast: FailFast) -> None:
         self._conditions, self._fail_fast = conditions, fail_fast
 
-    async def of(self, call: Call, failure: ProviderFailure, model: str) -> Blame:
+    async def attribute(self, call: Call, failure: ProviderFailure, model: str) -> Attribution:
         """Decide whether the failure of a call is its unit's or its pool's."""
-        if failure.kind not in OUTAGES or (failure.kind in RATE_LIMITS and not call.probe):
-            return Blame(pool_down=False, closed_s=0.0)
-        trouble = await self._trouble(call.pool)
+        if failure.kind not in OUTAGE_KINDS or (failure.kind in RATE_LIMITS and not call.probe):
+            return Attribution(pool_down=False, breaker_open_s=0.0)
+        condition = await self._condition(call.pool)
         if not call.probe or await retry_until_available(
             lambda: self._fail_fast.seems_broken(call.job, call.pool, model)
         ):
-            return Blame(pool_down=False, closed_s=trouble.breaker_for_s)
-        sure = (
+            return Attribution(pool_down=False, breaker_open_s=condition.breaker_for_s)
+        is_pool_down = (
             failure.kind in RATE_LIMITS
             or not failure.reached
-            or failure.status_code in UNAVAILABLE
-            or (trouble.outage is not None and trouble.outage.units >= UNITS_SURE)
+            or failure.status_code in UNAVAILABLE_STATUSES
+            or (condition.outage is not None and condition.outage.units >= UNITS_SURE)
         )
-        return Blame(sure, trouble.breaker_for_s)
+        return Attribution(is_pool_down, condition.breaker_for_s)
 
-    async def down(self, pool: str) -> str:
+    async def outage_text(self, pool: str) -> str:
         """Return "pool 'p' has been down for 40 s ...", or "" if the pool is up."""
-        trouble = await self._trouble(pool)
-        return described(pool, trouble)
+        condition = await self._condition(pool)
+        return outage_text_of(pool, condition)
 
-    async def _trouble(self, pool: str) -> PoolCondition:
+    async def _condition(self, pool: str) -> PoolCondition:
         return (await retry_until_available(lambda: self._conditions.read([pool])))[pool]
 
 
-def described(pool: str, trouble: PoolCondition) -> str:
+def outage_text_of(pool: str, condition: PoolCondition) -> str:
     """Describe an outage in one line for people; return "" if the pool is up."""
-    if trouble.outage is None or not trouble.down_for_s:
+    if condition.outage is None or not condition.down_for_s:
         return ""
-    return f"pool {pool!r} has been down for {trouble.down_for_s:.0f} s (last error: {trouble.outage.last_error})"
+    return f"pool {pool!r} has been down for {condition.down_for_s:.0f} s (last error: {condition.outage.last_error})"

@@ -29,7 +29,7 @@ from dicast.workers.policy.headers import read_limits
 
 NO_ANSWER = 0
 """The status that is reported to the governor for a call that was not answered."""
-TOLD_CHARS = 200
+SUMMARY_CHARS = 200
 
 
 @dataclass(slots=True)
@@ -53,30 +53,30 @@ class Call:
     """The deadline of the call, on the event loop's clock."""
     probe: bool = False
     """Whether the call probes a pool that was down when the call was admitted."""
-    told: str = ""
+    summary: str = ""
     """The outcome, for people who look at the task. Contains no text of the item or the judge, and no key."""
     errors: list[ErrorKind] = field(default_factory=list)
     """The kinds of errors with which its units have ended. Copies of this call share the list."""
     swapped: bool | None = field(init=False)
     """Whether the judge is shown a pair's texts in the other order."""
-    shown: Item = field(init=False)
+    shown_item: Item = field(init=False)
     """The item as the judge of this call sees it."""
 
     def __post_init__(self) -> None:
         self.swapped = self.job.spec.is_swapped(self.replicate)
-        self.shown = self.item.swapped() if self.swapped else self.item
+        self.shown_item = self.item.swapped() if self.swapped else self.item
         if self.item.opinions is not None:
-            told = matching_opinions(
+            visible = matching_opinions(
                 self.item.opinions, self.replicate, [dimension.id for dimension in self.dimensions]
             )
-            self.shown = self.shown.model_copy(update={"opinions": told})
+            self.shown_item = self.shown_item.model_copy(update={"opinions": visible})
 
     @property
     def item_number(self) -> int:
         return self.job.lanes[self.ref.lane].unit(self.token.position).item
 
     @property
-    def hears(self) -> bool:
+    def is_chief(self) -> bool:
         """Whether the judge is the panel's chief, who sees the other judges' opinions."""
         return self.item.opinions is not None
 
@@ -84,8 +84,8 @@ class Call:
     def label(self) -> str:
         return batch_label(self.dimensions)
 
-    def tell(self, text: str) -> None:
-        self.told = text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS - 3]}..."
+    def summarize(self, text: str) -> None:
+        self.summary = text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 3]}..."
 
     def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
         """Write one log line about this call, or about one of its dimensions."""
@@ -94,7 +94,7 @@ class Call:
             pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
-    def scored(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
+    def scored_result(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
         """Return a unit's opinion in the form that the ledger stores."""
         score = unswapped_score(verdict.score, swapped=self.swapped)
         opinion = Opinion(
@@ -114,13 +114,13 @@ class Call:
             usage=usage,
             latency_s=round(self.latency_s, 4),
             attempts=claim.attempts + 1,
-            metadata=kept(self.job, self.item),
+            metadata=kept_metadata(self.job, self.item),
             probe=self.item.probe,
         )
         result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
-        return self._marked(result, mark_of(score, dimension.scale.min)) if self.job.keeps_scoreboard else result
+        return self._with_mark(result, mark_of(score, dimension.scale.min)) if self.job.keeps_scoreboard else result
 
-    def failed(
+    def error_result(
         self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
         attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
     ) -> UnitResult:  # fmt: skip
@@ -132,9 +132,9 @@ class Call:
             pool=self.pool, latency_s=self.latency_s,
         )  # fmt: skip
         result = UnitResult(claim.position, claim.fence, content, scored=False)
-        return self._marked(result, ENDED) if self.job.keeps_scoreboard else result
+        return self._with_mark(result, ENDED) if self.job.keeps_scoreboard else result
 
-    def _marked(self, result: UnitResult, mark: int) -> UnitResult:
+    def _with_mark(self, result: UnitResult, mark: int) -> UnitResult:
         """Add the place and the mark that the job's score board needs."""
         return result._replace(place=self.job.place(self.job.lanes[self.ref.lane], result.position), mark=mark)
 
@@ -164,27 +164,27 @@ def unscored(
         model=model,
         pool=pool,
         latency_s=round(latency_s, 4),
-        metadata=kept(job, item),
+        metadata=kept_metadata(job, item),
     )
     return payload(opinion, error)
 
 
-def kept(job: JobRecord, item: Item) -> dict[str, Any]:
+def kept_metadata(job: JobRecord, item: Item) -> dict[str, Any]:
     """Return the part of the item's metadata that is stored with its opinions."""
-    kept = {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
-    return kept | measured(item, job.spec.probes) if job.spec.probes else kept
+    metadata = {name: item.metadata[name] for name in job.spec.keep if name in item.metadata}
+    return metadata | measured(item, job.spec.probes) if job.spec.probes else metadata
 
 
-_TOLD_AS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}
+_REPORTED_STATUS = {FailureKind.QUOTA_EXHAUSTED: 402, FailureKind.RATE_LIMITED: 429, FailureKind.OVERLOADED: 529}
 
 
-def answered(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
+def outcome_of_reply(reply: ChatReply, reporter: str, wall_s: float) -> CallOutcome:
     """Return what the pool's governor learns from an answer; `wall_s` is Unix time."""
     used = Cost(1.0, reply.usage.input_tokens, reply.usage.output_tokens)
     return CallOutcome(200, used, read_limits(reply.headers, wall_s), reporter)
 
 
-def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
+def outcome_of_failure(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
     """Return what the pool's governor learns from a failure, or None if the failure is this program's own.
 
     An exhausted account is reported as 402, since waiting does not help, and a rate limit or an overload as 429 or 529,
@@ -192,12 +192,12 @@ def refused(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutco
     """
     if failure.kind is FailureKind.INTERNAL:
         return None
-    status = _TOLD_AS.get(failure.kind, failure.status_code or NO_ANSWER)
+    status = _REPORTED_STATUS.get(failure.kind, failure.status_code or NO_ANSWER)
     readings = read_limits(failure.headers, wall_s)
     return CallOutcome(status, readings=readings, reporter=reporter, error=failure.message)
 
 
-def spent(failure: ProviderFailure) -> dict[str, int]:
+def failure_counters(failure: ProviderFailure) -> dict[str, int]:
     """Return the job's counters for a failed call. What a call without an answer has cost is unknown."""
     unanswered = failure.reached and failure.kind in {FailureKind.TIMEOUT, FailureKind.CONNECTION}
     return {

@@ -19,7 +19,7 @@ CANVAS = ("link", "link_error", "chain", "chord", "group_id", "group_index", "ro
 """Options that concern a task's end."""
 DELIVER = "dicast.deliver"
 _CALL_TIME = "a call's time is LLM_CALL_TIMEOUT, or its pool's timeout_s; a job that is too late to start: expires"
-REFUSED = {
+REJECTED_OPTIONS = {
     "priority": "a job has no priority: its project has a share (dicast governor set --weight PROJECT=N)",
     "time_limit": _CALL_TIME,
     "soft_time_limit": _CALL_TIME,
@@ -31,12 +31,12 @@ REFUSED = {
 
 def check(options: Mapping[str, Any], queues: Collection[str]) -> None:
     """Raise TypeError for an option that cannot be honoured; `queues` are the names of the queue that takes jobs."""
-    for name, why in REFUSED.items():
+    for name, why in REJECTED_OPTIONS.items():
         if options.get(name) is not None:
             raise TypeError(f"evaluate takes no {name}: {why}")
     queue = options.get("queue")
     if queue is not None and str(getattr(queue, "name", queue)) not in queues:
-        raise TypeError(f"evaluate takes no queue but {min(queues)}: {REFUSED['routing_key']}")
+        raise TypeError(f"evaluate takes no queue but {min(queues)}: {REJECTED_OPTIONS['routing_key']}")
     if options.get("serializer") not in (None, "json"):
         raise TypeError(f"evaluate takes no serializer but json, got {options['serializer']!r}")
 
@@ -102,4 +102,4 @@ def _plain(value: Any) -> Any:
     """Return `value` with signatures, alone or in lists, turned into plain dicts."""
     if isinstance(value, Signature):
         return dict(value)
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_plain(element) for element in value] if isinstance(value, list | tuple) else value

@@ -18,7 +18,7 @@ from dicast.workers.runtime.steady_schedule import every
 from dicast.workers.store.keys import Keys
 
 BEAT_EVERY_S = 1.0
-HOUSEKEEPING_WORTH_S = 10 * BEAT_EVERY_S
+TICK_EXPIRES_S = 10 * BEAT_EVERY_S
 """A tick expires after this time, in which further ticks have come, fewer than `BEAT_MESSAGES_MAX`. If a worker's clock
 is further ahead of the beat's than this, ticks have expired when they arrive, and the workers do the housekeeping
 themselves."""
@@ -27,18 +27,18 @@ BEAT_MESSAGES_MAX = 100
 
 def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, broker: Broker) -> dict[str, Any]:
     """Return all of Celery's settings except the addresses of broker and store."""
-    named = names.of
+    qualify = names.of
     # Results and the counts of chords are stored under this installation's keys.
     result_keys = {"global_keyprefix": keys.at("results") + ":"} if names.namespace else {}
-    exchange = Exchange(named("dicast"), type="direct")
+    exchange = Exchange(qualify("dicast"), type="direct")
     queues = [*(QUEUE_PREFIX + name for name in pools.pools), CONTROL_QUEUE]
     arguments = dict.fromkeys(queues, broker.queue_arguments)
-    arguments[BEAT_QUEUE] = broker.short_lived(HOUSEKEEPING_WORTH_S, BEAT_MESSAGES_MAX)
+    arguments[BEAT_QUEUE] = broker.short_lived(TICK_EXPIRES_S, BEAT_MESSAGES_MAX)
     return {
         "result_backend_transport_options": result_keys,
-        "control_exchange": named("celery"),
-        "event_exchange": named("celeryev"),
-        "event_queue_prefix": named("celeryev"),
+        "control_exchange": qualify("celery"),
+        "event_exchange": qualify("celeryev"),
+        "event_queue_prefix": qualify("celeryev"),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "redis_max_connections": MAX_CONNECTIONS,
@@ -63,23 +63,23 @@ def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, 
         "accept_content": ["json"],
         "task_queues": [
             # The alias is the plain name, by which code and `-Q` refer to a queue in every namespace.
-            Queue(named(name), exchange, routing_key=named(name), queue_arguments=dict(given), alias=name)
-            for name, given in arguments.items()
+            Queue(qualify(name), exchange, routing_key=qualify(name), queue_arguments=dict(queue_options), alias=name)
+            for name, queue_options in arguments.items()
         ],
-        "task_default_queue": named(CONTROL_QUEUE),
+        "task_default_queue": qualify(CONTROL_QUEUE),
         "task_default_exchange": exchange.name,
-        "task_default_routing_key": named(CONTROL_QUEUE),
+        "task_default_routing_key": qualify(CONTROL_QUEUE),
         "task_create_missing_queues": False,
         "beat_schedule": {
             "housekeeping": {
                 "task": HOUSEKEEPING,
                 "schedule": every(BEAT_EVERY_S),
-                "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
+                "options": {"queue": BEAT_QUEUE, "expires": TICK_EXPIRES_S},
             },
             "governor": {
                 "task": GOVERNOR,
                 "schedule": every(BEAT_EVERY_S),
-                "options": {"queue": BEAT_QUEUE, "expires": HOUSEKEEPING_WORTH_S},
+                "options": {"queue": BEAT_QUEUE, "expires": TICK_EXPIRES_S},
             },
         },
         "beat_scheduler": "celery.beat:Scheduler",
@@ -87,8 +87,8 @@ def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, 
     }
 
 
-def held_by(holder: str, broker: Broker, keys: Keys) -> dict[str, Any]:
+def transport_options_for(holder: str, broker: Broker, keys: Keys) -> dict[str, Any]:
     """Return the broker's transport options. Where the store is the broker, unacknowledged messages belong to
     `holder`."""
-    own = own_unacked(keys, holder) if broker.is_store else {}
-    return {**broker.settings["broker_transport_options"], **own}
+    unacked_options = own_unacked(keys, holder) if broker.is_store else {}
+    return {**broker.settings["broker_transport_options"], **unacked_options}

@@ -14,7 +14,7 @@ from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.record import Recorder, retry_until_available
 
-Answer = tuple[JobState | None, Item | None, list[Claim]]
+ClaimReply = tuple[JobState | None, Item | None, list[Claim]]
 
 
 class Claimer:
@@ -26,7 +26,7 @@ class Claimer:
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
         *, early: bool = False,
-    ) -> Answer:  # fmt: skip
+    ) -> ClaimReply:  # fmt: skip
         """Claim units as `Ledger.claim` does, waiting for the store as long as necessary. If the caller is cancelled
         meanwhile, the claim is given back."""
         attempt = self._ledger.attempt()
@@ -38,14 +38,16 @@ class Claimer:
             await asyncio.shield(self._hand_back(ref, token, claiming))
             raise
 
-    async def claim_of_the_dead(self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int) -> Answer:
+    async def claim_from_dead_owner(
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int
+    ) -> ClaimReply:
         """Look for dead nodes, then claim units that another node owns. A broker notices a death sooner than the nodes
         do and redelivers the message before the unit is free. If the owner seems to be alive, the message comes again
         when that node would count as silent."""
         await retry_until_available(self._dead_nodes.deregister)
         return await self.claim(ref, token, positions, item, again_ms=self._ledger.intervals.owner_silent_ms)
 
-    async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[Answer]) -> None:
+    async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[ClaimReply]) -> None:
         """Give a claim back that the store may still execute: other workers would count it as a paid call."""
         done, _ = await asyncio.wait({claiming}, timeout=self._ledger.intervals.stopping_s)
         if not done or claiming.exception() is not None:

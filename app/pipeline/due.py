@@ -13,9 +13,9 @@ from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import Messages
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 
-AWAY = (RedisError, KombuError, OSError)
+OUTAGE_ERRORS = (RedisError, KombuError, OSError)
 """The classes to which the errors of an unavailable store or broker belong; `is_away` tells these from others."""
 
 
@@ -23,10 +23,10 @@ class DueMessages:
     """Publishes due messages from one event loop. Every worker does so several times a second."""
 
     def __init__(
-        self, ledger: Ledger, messages: Messages, jobs: JobCache, unserved: Unserved, faults: JobFaults
+        self, ledger: Ledger, messages: Messages, jobs: JobCache, missing_pools: MissingPools, faults: JobFaults
     ) -> None:
         self._ledger, self._messages, self._jobs = ledger, messages, jobs
-        self._unserved, self._faults = unserved, faults
+        self._missing_pools, self._faults = missing_pools, faults
 
     async def publish(self) -> None:
         """Publish every message whose time has come. If the broker fails, this message and those after it are made due
@@ -34,19 +34,19 @@ class DueMessages:
         taken = await self._ledger.take_due()
         for number, (ref, token) in enumerate(taken):
             try:
-                await self._faults.alone(ref.job, f"publish {ref}.{token} again", partial(self._again, ref, token))
-            except AWAY:
-                await self._unserved.due_again(taken[number:])
+                await self._faults.isolate(ref.job, f"publish {ref}.{token} again", partial(self._resend, ref, token))
+            except OUTAGE_ERRORS:
+                await self._missing_pools.due_again(taken[number:])
                 raise
 
-    async def _again(self, ref: PageRef, token: MessageId) -> None:
+    async def _resend(self, ref: PageRef, token: MessageId) -> None:
         job = await self._jobs.get(ref.job, ref.incarnation)
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        if self._unserved.serves(lane):
-            await self._messages.again(job, ref, token)
-        elif why := await self._unserved.gone(job, lane):
-            await self._unserved.reject(ref, [token], why)
+        if self._missing_pools.serves(lane):
+            await self._messages.resend(job, ref, token)
+        elif why := await self._missing_pools.rejection_reason(job, lane):
+            await self._missing_pools.reject(ref, [token], why)
         else:
-            await self._unserved.due_again([(ref, token)])
+            await self._missing_pools.due_again([(ref, token)])

@@ -12,10 +12,10 @@ from dicast.app.domain.plan import Lane
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, UnitResult
-from dicast.app.pipeline.call import Call, kept, payload, unscored
+from dicast.app.pipeline.call import Call, kept_metadata, payload, unscored
 from dicast.app.providers.base import ProviderFailure
 
-CLOSED = {
+UNCLAIMABLE = {
     ClaimVerdict.CANCELLED: (ErrorKind.CANCELLED, "the job was cancelled"),
     ClaimVerdict.REVOKED: (ErrorKind.CANCELLED, "it was revoked"),
     ClaimVerdict.POISON: (ErrorKind.LOST, "the workers that tried it died"),
@@ -24,16 +24,16 @@ CLOSED = {
     ClaimVerdict.UNKNOWN: (ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"),
 }
 """The error that is recorded for a unit whose claim gets this answer; no call is made for it."""
-WISHED = frozenset({ClaimVerdict.CANCELLED, ClaimVerdict.REVOKED, ClaimVerdict.EXPIRED})
+REQUESTED_ENDS = frozenset({ClaimVerdict.CANCELLED, ClaimVerdict.REVOKED, ClaimVerdict.EXPIRED})
 """Answers that follow from a request of a user or an operator; such a unit does not count as lost."""
 
 
-def given_up(
-    call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, *, made: bool, model: str
+def given_up_results(
+    call: Call, failure: ProviderFailure, decision: GiveUp, took_s: float, *, was_made: bool, model: str
 ) -> list[UnitResult]:
-    """Return the errors of all units of a call that is not tried again, and log each. `made` tells whether the call was
-    made at all."""
-    call.tell(f"error: {decision.kind}: {failure.message}")
+    """Return the errors of all units of a call that is not tried again, and log each. `was_made` tells whether the call
+    was made at all."""
+    call.summarize(f"error: {decision.kind}: {failure.message}")
     call.latency_s = took_s
     results = []
     for claim, dimension in zip(call.claims, call.dimensions, strict=True):
@@ -42,17 +42,17 @@ def given_up(
             logs.failed, dimension=dimension.id, status_code=failure.status_code,
             elapsed_s=round(elapsed_s, 3), kind=failure.kind, reason=failure.message,
         )  # fmt: skip
-        results.append(call.failed(
+        results.append(call.error_result(
             claim, dimension, decision.kind, failure.message, decision.argument, attempts=decision.attempts,
-            calls=claim.calls if made else claim.calls - 1, elapsed_s=elapsed_s,
+            calls=claim.calls if was_made else claim.calls - 1, elapsed_s=elapsed_s,
             status_code=failure.status_code, model=model,
         ))  # fmt: skip
     return results
 
 
-def not_asked(call: Call, stop: Stop) -> list[UnitResult]:
+def stopped_results(call: Call, stop: Stop) -> list[UnitResult]:
     """Return the errors of all units of a call that is not made because its job has stopped asking this model."""
-    call.tell(f"error: {stop.kind}: {stop.reason}")
+    call.summarize(f"error: {stop.kind}: {stop.reason}")
     results = []
     for claim, dimension in zip(call.claims, call.dimensions, strict=True):
         elapsed_s = claim.elapsed_ms / 1000
@@ -60,22 +60,22 @@ def not_asked(call: Call, stop: Stop) -> list[UnitResult]:
             logs.failed, dimension=dimension.id, status_code=stop.status_code,
             elapsed_s=elapsed_s, kind=stop.kind, reason=stop.reason,
         )  # fmt: skip
-        results.append(call.failed(
-            claim, dimension, attempts=claim.attempts, calls=claim.calls - 1, elapsed_s=elapsed_s, **_because(stop)
+        results.append(call.error_result(
+            claim, dimension, attempts=claim.attempts, calls=claim.calls - 1, elapsed_s=elapsed_s, **_stop_fields(stop)
         ))  # fmt: skip
     return results
 
 
-def unasked(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
+def stopped_payload(job: JobRecord, lane: Lane, position: int, item: Item, stop: Stop) -> bytes:
     """Return the result of a unit that is not published because its job has stopped asking this model."""
     unit = lane.unit(position)
     return unscored(
         job, job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension], item, unit.replicate,
-        attempts=0, calls=0, elapsed_s=0.0, pool=stop.pool, **_because(stop),
+        attempts=0, calls=0, elapsed_s=0.0, pool=stop.pool, **_stop_fields(stop),
     )  # fmt: skip
 
 
-def not_told(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
+def no_opinions_payload(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
     """Return the result of a chief's unit that is not published because no other judge has an opinion."""
     unit = lane.unit(position)
     return unscored(
@@ -86,7 +86,7 @@ def not_told(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
     )  # fmt: skip
 
 
-def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
+def not_needed_payload(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
     """Return the result of a unit that is not published because the earlier judges have settled the outcome. It is no
     error, just an opinion without a score."""
     unit = lane.unit(position)
@@ -102,12 +102,12 @@ def not_needed(job: JobRecord, lane: Lane, position: int, item: Item) -> bytes:
         argument="Not asked: the judges before had settled it",
         model="",
         attempts=0,
-        metadata=kept(job, item),
+        metadata=kept_metadata(job, item),
     )
     return payload(opinion, None)
 
 
-def _because(stop: Stop) -> dict[str, Any]:
+def _stop_fields(stop: Stop) -> dict[str, Any]:
     return {
         "kind": stop.kind,
         "message": f"not asked: {stop.reason}",
@@ -117,19 +117,21 @@ def _because(stop: Stop) -> dict[str, Any]:
     }
 
 
-def closed(call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = "") -> list[UnitResult]:
-    """Return the errors of units whose claim was answered by one of `CLOSED`, such as cancelled ones or those whose
-    workers died. `trouble` says what delayed units that have expired, if that is known."""
+def unclaimable_results(
+    call: Call, lane: Lane, claims: Sequence[Claim], model: str, trouble: str = ""
+) -> list[UnitResult]:
+    """Return the errors of units whose claim was answered by one of `UNCLAIMABLE`, such as cancelled ones or those
+    whose workers died. `trouble` says what delayed units that have expired, if that is known."""
     results = []
     for claim in claims:
         dimension = call.job.spec.dimensions[lane.unit(claim.position).dimension]
-        kind, message = CLOSED[claim.verdict]
+        kind, message = UNCLAIMABLE[claim.verdict]
         if trouble and kind is ErrorKind.DEADLINE:
             message = f"{message}; {trouble}"
-        call.tell(f"error: {kind}: {message}")
+        call.summarize(f"error: {kind}: {message}")
         elapsed_s = claim.elapsed_ms / 1000
         call.log(logs.failed, dimension=dimension.id, status_code=None, elapsed_s=elapsed_s, reason=message)
-        results.append(call.failed(
+        results.append(call.error_result(
             claim, dimension, kind, message, f"Not evaluated: {message}", attempts=claim.attempts, calls=claim.calls,
             elapsed_s=elapsed_s, status_code=None, model=model,
         ))  # fmt: skip

@@ -13,7 +13,7 @@ of at least `ITEMS_LEAST` items (so that one bad text does not stop the others),
 left or no call can be made at all (a missing key). It does not stop where it has had an answer, or two different
 errors.
 
-A process reads the store every `LOOK_EVERY_S`, so a few more calls may be made after a job has stopped.
+A process reads the store every `REFRESH_S`, so a few more calls may be made after a job has stopped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
 
 ITEMS_LEAST = 3
-LOOK_EVERY_S = 0.25
+REFRESH_S = 0.25
 JOBS_KEPT = 64
 
-_OF_THE_POOL = {401, 402, 403, 404}
+_POOL_STATUSES = {401, 402, 403, 404}
 """Statuses that concern the key, the account, the path or the model, whatever is asked. For other statuses two errors
 are the same only if their messages are."""
 
@@ -51,13 +51,13 @@ class WaitForMoney:
 
 
 @dataclass(slots=True)
-class _Known:
+class _JobView:
     """This process's copy of what the store knows about one job."""
 
-    looked_at: float = float("-inf")
+    read_at: float = float("-inf")
     stops: Mapping[str, Stop] = field(default_factory=dict)
     exhausted: set[str] = field(default_factory=set)
-    answered: set[str] = field(default_factory=set)
+    answering: set[str] = field(default_factory=set)
 
 
 class FailFast:
@@ -65,107 +65,107 @@ class FailFast:
 
     def __init__(self, store: StopStore, models: Models, *, fail_fast: int, recheck_s: float) -> None:
         self._store, self._models, self._fail_fast, self._recheck_s = store, models, fail_fast, recheck_s
-        self._jobs: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._jobs: OrderedDict[tuple[str, str], _JobView] = OrderedDict()
 
-    async def refusal(
+    async def stop_or_wait(
         self, job: JobRecord, pool: str, model: str, *, leased: bool = True
     ) -> Stop | WaitForMoney | None:
         """Return why a unit of the job gets no call at this place now, or None if it may be called. A unit that is not
         `leased` passed the gate because its job makes no more calls, so the store is read again if no reason is
         known yet."""
-        known, at = self._known(job), place(pool, model)
+        view, at = self._view(job), place(pool, model)
         now = asyncio.get_running_loop().time()
-        if now >= known.looked_at + LOOK_EVERY_S or not (leased or at in known.stops):
-            known.looked_at = now  # concurrent callers need not read it too
-            await retry_until_available(lambda: self._look(job, known))
-        if pool in known.exhausted and job.spec.on_exhausted == "wait":
+        if now >= view.read_at + REFRESH_S or not (leased or at in view.stops):
+            view.read_at = now  # concurrent callers need not read it too
+            await retry_until_available(lambda: self._refresh(job, view))
+        if pool in view.exhausted and job.spec.on_exhausted == "wait":
             recheck_ms = round(1000 * self._recheck_s)
             may = await retry_until_available(lambda: self._store.may_recheck(pool, recheck_ms))
             return None if may else WaitForMoney(self._recheck_s)
-        return known.stops.get(at)
+        return view.stops.get(at)
 
     def asks_at(self, job: JobRecord, places: Iterable[str]) -> bool:
         """Whether the job still asks at any of these places, as of the last time that the store was read."""
-        stops = self._known(job).stops
+        stops = self._view(job).stops
         return any(at not in stops for at in places)
 
     async def seems_broken(self, job: JobRecord, pool: str, model: str) -> bool:
         """Whether the job has had answers from other models of the pool, and none from this one."""
-        answered = (await self._store.load(job))[1] | self._known(job).answered
-        return place(pool, model) not in answered and any(at.startswith(place(pool, "")) for at in answered)
+        answering = (await self._store.load(job))[1] | self._view(job).answering
+        return place(pool, model) not in answering and any(at.startswith(place(pool, "")) for at in answering)
 
     async def give_up(self, job: JobRecord, stop: Stop) -> None:
         """Have the job stop asking at `stop.place`."""
         if await retry_until_available(lambda: self._store.give_up(job, stop)):
-            self._known(job).looked_at = float("-inf")
-            await retry_until_available(lambda: self._silence(job))
+            self._view(job).read_at = float("-inf")
+            await retry_until_available(lambda: self._release_waiting(job))
             logs.stopped_asking(job=job.id, pool=stop.pool, model=stop.model, after=0, reason=stop.message)
 
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]:
         """Return the places where the job has stopped asking, each with its stop, as of now."""
         return await self._store.stops(job)
 
-    async def answered(self, job: JobRecord, pool: str, model: str) -> None:
+    async def note_answer(self, job: JobRecord, pool: str, model: str) -> None:
         """Note that the place has answered with an opinion."""
-        known, at = self._known(job), place(pool, model)
-        if pool in known.exhausted:
-            known.exhausted.discard(pool)
+        view, at = self._view(job), place(pool, model)
+        if pool in view.exhausted:
+            view.exhausted.discard(pool)
             await retry_until_available(lambda: self._store.restored(pool))
-        if at not in known.answered:
-            known.answered.add(at)
+        if at not in view.answering:
+            view.answering.add(at)
             await retry_until_available(lambda: self._store.mark_answered(job, at))
 
-    async def failed(
-        self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, made: bool
+    async def note_failure(
+        self, job: JobRecord, pool: str, model: str, failure: ProviderFailure, *, unit: str, item: int, was_made: bool
     ) -> WaitForMoney | None:
-        """Note that a unit's last call failed, or could not be `made`. Return a wait if the unit is to come again
-        because the job waits for money."""
+        """Note that a unit's last call failed, or was not made at all (`was_made`). Return a wait if the unit is to
+        come again because the job waits for money."""
         if failure.kind is FailureKind.QUOTA_EXHAUSTED and job.spec.on_exhausted == "wait":
-            self._known(job).exhausted.add(pool)
+            self._view(job).exhausted.add(pool)
             await retry_until_available(lambda: self._store.exhaust(pool, round(1000 * self._recheck_s)))
             return WaitForMoney(self._recheck_s)
         most = self._fail_fast if job.spec.fail_fast is None else job.spec.fail_fast
-        if most == 0 or failure.kind not in _NEVER_MENDED:
+        if most == 0 or failure.kind not in _PERMANENT_KINDS:
             return None
         at: Any = {"pool": pool, "model": model, "status_code": failure.status_code, "message": failure.message}
         error, items = f"{failure.kind}|{failure.status_code}", 1
         if failure.kind is FailureKind.QUOTA_EXHAUSTED:
             stop, most = Stop(**at, kind=ErrorKind.QUOTA_EXHAUSTED, after=1), 1
-        elif not made:
+        elif not was_made:
             stop, most = Stop(**at, kind=ErrorKind.NOT_ASKED, after=0), 1
         else:
-            if failure.status_code not in _OF_THE_POOL:
+            if failure.status_code not in _POOL_STATUSES:
                 error, items = f"{error}|{failure.message}", min(ITEMS_LEAST, job.items)
             stop = Stop(**at, kind=ErrorKind.NOT_ASKED, after=most)
-        tell = self._store.failed
-        if await retry_until_available(lambda: tell(job, unit, item, error, stop, units=most, items=items)):
-            self._known(job).looked_at = float("-inf")
-            await retry_until_available(lambda: self._silence(job))
+        record_failure = self._store.failed
+        if await retry_until_available(lambda: record_failure(job, unit, item, error, stop, units=most, items=items)):
+            self._view(job).read_at = float("-inf")
+            await retry_until_available(lambda: self._release_waiting(job))
             logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
         return None
 
-    async def _silence(self, job: JobRecord) -> None:
+    async def _release_waiting(self, job: JobRecord) -> None:
         """Let the job's units pass the gate without leases if it has stopped asking everywhere."""
         stops = await self._store.stops(job)
         places = {at for lane in job.lanes for agent in lane.agents for at in places_of(job, lane, agent, self._models)}
         if places <= stops.keys():
             await self._store.silence(job.id)
 
-    async def _look(self, job: JobRecord, known: _Known) -> None:
-        known.stops, answered = await self._store.load(job)
-        known.answered &= answered  # a resumed job starts without answers
+    async def _refresh(self, job: JobRecord, view: _JobView) -> None:
+        view.stops, answering = await self._store.load(job)
+        view.answering &= answering  # a resumed job starts without answers
         if job.spec.on_exhausted == "wait":
             pools = {name for lane in job.lanes for name in lane.pools}
-            known.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
+            view.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
 
-    def _known(self, job: JobRecord) -> _Known:
+    def _view(self, job: JobRecord) -> _JobView:
         key = job.id, job.incarnation
-        known = self._jobs.setdefault(key, _Known())
+        view = self._jobs.setdefault(key, _JobView())
         self._jobs.move_to_end(key)
         if len(self._jobs) > JOBS_KEPT:
             self._jobs.popitem(last=False)
-        return known
+        return view
 
 
-_NEVER_MENDED = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
+_PERMANENT_KINDS = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
 """Failures for which asking again did not, or cannot, help. Failures that may pass by themselves stop no job."""

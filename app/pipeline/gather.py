@@ -27,8 +27,8 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, FinishFailed, JobRecord
 from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, held_items
-from dicast.app.pipeline.inquiring import Inquiries, can_answer
+from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, stored_items
+from dicast.app.pipeline.inquiring import JobQuestions, can_answer
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.places import Models, Stops
@@ -72,7 +72,7 @@ class WritesHtml(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatherResult:
     """What has to be done next: `finish` the job, `plan` the lane, and plan the `later` lanes: those of later stages,
     or all lanes of a job that asks a question."""
 
@@ -98,26 +98,26 @@ class Gatherer:
         self._faults, self._html = faults, html
         self._unwritten = UnwrittenPages(ledger, results_dir)
         self._finishing: set[str] = set()
-        self._inquiries = Inquiries(ledger)
+        self._questions = JobQuestions(ledger)
 
-    async def gather(self, ref: PageRef) -> Gathered:
+    async def gather(self, ref: PageRef) -> GatherResult:
         """Move a page whose units have all ended to its files. Does nothing for a page that has open units, was
         gathered before, or belongs to an earlier job of this id."""
         stages = await self._ledger.lane_stages(ref)
         page = await self._ledger.take_page(ref) if stages else None
         if page is None:
-            return Gathered()
-        kept: Mapping[int, str] | None = {}
+            return GatherResult()
+        unwritten: Mapping[int, str] | None = {}
         if page:
-            kept = await self._write_or_keep(ref, page)
-        if kept is None:
-            return Gathered()
-        finish, plan = await self._ledger.close_page(ref, len(stages), kept)
+            unwritten = await self._write_or_keep(ref, page)
+        if unwritten is None:
+            return GatherResult()
+        finish, plan = await self._ledger.close_page(ref, len(stages), unwritten)
         if finish:
-            return Gathered(finish=True)
+            return GatherResult(finish=True)
         if await self._ledger.has_open_question(ref.job):  # all lanes wait for each other's pages
-            return Gathered(later=range(len(stages)))
-        return Gathered(False, plan, [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]])
+            return GatherResult(later=range(len(stages)))
+        return GatherResult(False, plan, [lane for lane, stage in enumerate(stages) if stage > stages[ref.lane]])
 
     async def _write_or_keep(self, ref: PageRef, page: dict[int, str]) -> Mapping[int, str] | None:
         """Write a page; return what the store has to keep because no disk takes it ({} if it is written), or None if it
@@ -132,7 +132,7 @@ class Gatherer:
         except Exception as error:  # whatever it is, its job must end
             if is_away(error):
                 raise
-            if not await self._tell_unwritten(ref, error):
+            if not await self._record_unwritten(ref, error):
                 return None
             if isinstance(error, OSError):
                 return page
@@ -145,14 +145,16 @@ class Gatherer:
             return page
         return {}
 
-    async def _tell_unwritten(self, ref: PageRef, error: Exception) -> bool:
+    async def _record_unwritten(self, ref: PageRef, error: Exception) -> bool:
         """Record that a page could not be written; return whether it is given up, and with it the job."""
         why, attempt = files_trouble(error), self._ledger.attempt()
         over_ms = self._ledger.intervals.disk_ms if isinstance(error, OSError) else 0
         failed = await retry_until_available(lambda: self._ledger.gather_failed(ref.job, why, TRIES, over_ms, attempt))
-        told = None if isinstance(error, OSError) else error
+        logged_error = None if isinstance(error, OSError) else error
         where = "is kept in the store" if failed.given_up else "cannot be written"
-        logger.error("page %s %s: %s", ref, where, why, exc_info=told, extra={"event": "gather_failed", "job": ref.job})
+        logger.error(
+            "page %s %s: %s", ref, where, why, exc_info=logged_error, extra={"event": "gather_failed", "job": ref.job}
+        )
         if failed.given_up and failed.state is JobState.RUNNING:
             await self._faults.cancel(ref.job, why)
         return failed.given_up
@@ -176,7 +178,7 @@ class Gatherer:
             except Exception as error:  # whatever it is, its job must end
                 if is_away(error) or given_up:
                     raise
-                failed = await self._tell_failed(job_id, error)
+                failed = await self._record_failure(job_id, error)
                 if not failed.finishing:
                     raise
                 given_up = failed.given_up
@@ -186,7 +188,7 @@ class Gatherer:
                 self._finishing.discard(job_id)
         return False
 
-    async def _tell_failed(self, job_id: str, error: Exception) -> FinishFailed:
+    async def _record_failure(self, job_id: str, error: Exception) -> FinishFailed:
         """Record that a job could not be finished. The answer tells whether the job is now given up, and so to be
         finished without the step that fails."""
         why, attempt = files_trouble(error), self._ledger.attempt()
@@ -194,8 +196,8 @@ class Gatherer:
         failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
         what = "is given up" if failed.given_up else "cannot be finished"
         event = "job_given_up" if failed.given_up else "finish_failed"
-        told = None if isinstance(error, OSError) else error
-        logger.error("job %s %s: %s", job_id, what, why, exc_info=told, extra={"event": event, "job": job_id})
+        logged_error = None if isinstance(error, OSError) else error
+        logger.error("job %s %s: %s", job_id, what, why, exc_info=logged_error, extra={"event": event, "job": job_id})
         return failed
 
     async def _finish(self, job_id: str) -> bool:
@@ -204,13 +206,13 @@ class Gatherer:
         if job is None or "outcome" not in record:  # the store has lost the job since the claim
             return False
         if "salvage" in record:
-            report, keep_items = await self._salvaged(job, record)
+            report, keep_items = await self._salvage(job, record)
         else:
             header = await self._header(job, record)
             await self._keep_items(job)
             try:
                 await self._write_kept(job, record)
-                report, keep_items = await asyncio.to_thread(self._filed, job, record, header), False
+                report, keep_items = await asyncio.to_thread(self._write_files, job, record, header), False
             except files.RunChanged:  # another has ended the job meanwhile, and it was resumed
                 return False
         text, attempt = report.model_dump_json().encode(), self._ledger.attempt()
@@ -224,12 +226,12 @@ class Gatherer:
         await self.announce(job_id)
         return completed
 
-    async def _salvaged(self, job: JobRecord, record: Mapping[str, str]) -> tuple[Report, bool]:
+    async def _salvage(self, job: JobRecord, record: Mapping[str, str]) -> tuple[Report, bool]:
         """Build as much as possible of the report of a job that is given up, and tell whether its items are to stay in
         the store. Raises errors that may pass by themselves; logs all others, since nothing more can be done for the
         job."""
 
-        async def tried(step: Callable[[], Awaitable[T]]) -> T | None:
+        async def attempt(step: Callable[[], Awaitable[T]]) -> T | None:
             try:
                 return await step()
             except Exception as error:  # whatever it is, its job must end
@@ -238,31 +240,33 @@ class Gatherer:
                 logger.exception("job %s is finished without the step that failed", job.id, extra={"job": job.id})
                 return None
 
-        kept = await tried(lambda: self._keep_items(job))
-        header = await tried(lambda: self._header(job, record)) or await self._header(job, record, answered=False)
+        items_kept = await attempt(lambda: self._keep_items(job))
+        header = await attempt(lambda: self._header(job, record)) or await self._header(job, record, with_answer=False)
         report = None
-        if await tried(lambda: self._write_kept(job, record)):  # else they would be missing in a report that is there
-            report = await tried(lambda: asyncio.to_thread(self._filed, job, record, header, salvage=True))
+        if await attempt(lambda: self._write_kept(job, record)):  # else they would be missing in a report that is there
+            report = await attempt(lambda: asyncio.to_thread(self._write_files, job, record, header, salvage=True))
         if report is None:
             report = files.unfiled_report(self._results_dir, job.id, header)
-        return report, not kept
+        return report, not items_kept
 
-    async def _header(self, job: JobRecord, record: Mapping[str, str], *, answered: bool = True) -> ReportHeader:
-        """Return the report's header for a job that ends now. Unless `answered`, the answer to its question is left
-        out."""
+    async def _header(self, job: JobRecord, record: Mapping[str, str], *, with_answer: bool = True) -> ReportHeader:
+        """Return the report's header for a job that ends now. Unless `with_answer`, the answer to its question is
+        left out."""
         started_ms = int(record.get("started_ms", record["created_ms"]))
         finished_ms = await self._ledger.wall_ms()
         cancelled = record["outcome"] == "cancelled"
         # A cancelled job does not wait for a worker that can answer its question.
-        answer = await self._inquiries.told(job) if answered and (can_answer() or not cancelled) else None
-        unpublished, saved = _left(job, record)
+        job_answer = (
+            await self._questions.report_answer(job) if with_answer and (can_answer() or not cancelled) else None
+        )
+        unpublished, saved = _unpublished(job, record)
         return ReportHeader(
             job_id=job.id,
             project=job.spec.project,
             status="cancelled" if cancelled else "completed",
             units=job.units,
             unpublished=unpublished,
-            answer=answer.model_copy(update={"calls_saved": saved}) if answer is not None else None,
+            answer=job_answer.model_copy(update={"calls_saved": saved}) if job_answer is not None else None,
             started=_instant(started_ms),
             finished=_instant(finished_ms),
             wall_s=max(0, finished_ms - started_ms) / 1000,
@@ -272,7 +276,7 @@ class Gatherer:
             timeouts=int(record.get("timeouts", 0)),
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
-            calls_unreported=_unreported(record),
+            calls_unreported=_calls_without_report(record),
             reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),
             agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
@@ -290,7 +294,7 @@ class Gatherer:
             orders=("both" if job.spec.both_orders else "given") if job.spec.compares else None,
         )
 
-    def _filed(
+    def _write_files(
         self, job: JobRecord, record: Mapping[str, str], header: ReportHeader, *, salvage: bool = False
     ) -> Report:
         """Write the job's files. Return its report, with the panel's scores and the statistics that it asks for."""
@@ -310,7 +314,7 @@ class Gatherer:
         resume it or to read its results. Returns True."""
         if isinstance(job.spec.items, list) and await self._ledger.item_count(job.id):
             with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile, and kept them
-                pages = pieces(await held_items(self._ledger, job.id), ITEMS_TOGETHER)
+                pages = pieces(await stored_items(self._ledger, job.id), ITEMS_TOGETHER)
                 await asyncio.to_thread(write_items, self._results_dir, job.id, job.incarnation, pages)
         return True
 
@@ -334,19 +338,19 @@ class Gatherer:
         await self._ledger.announced(job_id, list(continuations))
 
 
-def _left(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
+def _unpublished(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
     """Count the units that were not published because the job's question was answered, and the calls that they would
     have taken."""
     units = calls = 0
     for number, lane in enumerate(job.lanes):
         stopped = record.get(f"stopped:{number}")
         if stopped:
-            left = job.items * lane.units_per_item - orjson.loads(stopped)["position"]
-            units, calls = units + left, calls + left // lane.stride
+            units_left = job.items * lane.units_per_item - orjson.loads(stopped)["position"]
+            units, calls = units + units_left, calls + units_left // lane.stride
     return units, calls
 
 
-def _unreported(record: Mapping[str, str]) -> int:
+def _calls_without_report(record: Mapping[str, str]) -> int:
     """Count the calls that may have been made and whose end was never reported (app/ledger/late.lua). A batch counts as
     one call; a claim that was stored without its attempt counts as a call of its own."""
     calls = set()

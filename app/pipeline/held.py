@@ -15,7 +15,7 @@ class ItemsGone(LookupError):
     """A job's items have left the store."""
 
 
-async def held_items(ledger: Ledger, job_id: str) -> Iterator[Item]:
+async def stored_items(ledger: Ledger, job_id: str) -> Iterator[Item]:
     """Return an iterator over the items in the store. It is consumed in a thread, while the event loop that called this
     reads the items. The iterator raises `ItemsGone` if the job ends meanwhile."""
     count, loop = await ledger.item_count(job_id), asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.sweep import Sweeper
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +58,12 @@ class Beat:
     async def tick(self) -> None:
         """Do the work of one housekeeping tick."""
         await self._ledger.led(self._ledger.intervals.beat_silent_ms)
-        await _surviving(self._adoption.adopt)  # before other nodes get these units and call again
-        await _surviving(self._dead_nodes.deregister)
-        await _surviving(self._spread)
+        await _survive_outage(self._adoption.adopt)  # before other nodes get these units and call again
+        await _survive_outage(self._dead_nodes.deregister)
+        await _survive_outage(self._spread)
         await self._sweeper.sweep()
         if self._progress is not None:
-            await _surviving(self._progress.store)
+            await _survive_outage(self._progress.store)
 
     async def _spread(self) -> None:
         if self._nodes is not None:
@@ -75,9 +75,9 @@ class Beat:
 
     async def stand_in(self) -> None:
         """Do the work of both ticks if no beat has ticked for a while and no other worker has taken its place."""
-        if await _surviving(self._ledger.lead, self._ledger.intervals.beat_silent_ms):
-            await _surviving(self.tick)
-            await _surviving(self.govern)
+        if await _survive_outage(self._ledger.lead, self._ledger.intervals.beat_silent_ms):
+            await _survive_outage(self.tick)
+            await _survive_outage(self.govern)
 
 
 class Housekeeper:
@@ -88,12 +88,12 @@ class Housekeeper:
         due: DueMessages,
         adoption: Adoption,
         recovery: Recovery,
-        unserved: Unserved,
+        missing_pools: MissingPools,
         beat: Beat,
         due_every_s: float,
     ) -> None:
         self._due, self._adoption, self._recovery = due, adoption, recovery
-        self._unserved, self._beat, self._due_every_s = unserved, beat, due_every_s
+        self._missing_pools, self._beat, self._due_every_s = missing_pools, beat, due_every_s
 
     async def run(self) -> None:
         """Publish what is due and stand in for a missing beat, until cancelled."""
@@ -101,14 +101,14 @@ class Housekeeper:
         while True:
             for _ in range(rounds_per_check):
                 await asyncio.sleep(self._due_every_s)
-                await _surviving(self._due.publish)
-            await _surviving(self._adoption.adopt)
-            await _surviving(self._recovery.remember)
-            await _surviving(self._unserved.tell)
+                await _survive_outage(self._due.publish)
+            await _survive_outage(self._adoption.adopt)
+            await _survive_outage(self._recovery.remember)
+            await _survive_outage(self._missing_pools.announce_pools)
             await self._beat.stand_in()
 
 
-async def _surviving(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
+async def _survive_outage(step: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Run one step and log its errors, so that an unavailable store or broker does not end the housekeeper: the step is
     tried again in the next round."""
     try:

@@ -19,7 +19,7 @@ from dicast.app.providers.base import ImagePart
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.images import keep_image, kept_image
 
-HELD_BYTES = 64_000_000
+CACHE_BYTES = 64_000_000
 """How many bytes of images in base64 a worker caches: the calls of one item's judges and dimensions come close
 together."""
 
@@ -32,12 +32,12 @@ class Images(Protocol):
         ...
 
 
-class KeptImages:
+class StoredImages:
     """Reads images from the folders of jobs, on one event loop, and caches some."""
 
     def __init__(self, results_dir: str) -> None:
         self._results_dir = results_dir
-        self._held: OrderedDict[str, str] = OrderedDict()
+        self._cached: OrderedDict[str, str] = OrderedDict()
         self._size = 0
 
     async def parts(self, job: JobRecord, placed: Sequence[PlacedImage]) -> list[ImagePart]:
@@ -47,12 +47,12 @@ class KeptImages:
     async def _part(self, job: JobRecord, at: int, image: Image) -> ImagePart:
         if image.kept is None:
             return ImagePart(at, address=image.image, detail=image.detail)
-        coded = self._held.get(image.image)
+        coded = self._cached.get(image.image)
         if coded is None:
             coded = await asyncio.to_thread(self._read, job, image)
             self._remember(image.image, coded)
         else:
-            self._held.move_to_end(image.image)
+            self._cached.move_to_end(image.image)
         return ImagePart(at, type=image.kept.type, data=coded, detail=image.detail)
 
     def _read(self, job: JobRecord, image: Image) -> str:
@@ -64,31 +64,31 @@ class KeptImages:
         return base64.b64encode(data).decode()
 
     def _remember(self, name: str, coded: str) -> None:
-        if name not in self._held:
+        if name not in self._cached:
             self._size += len(coded)
-        self._held[name] = coded
-        while self._size > HELD_BYTES:
-            self._size -= len(self._held.popitem(last=False)[1])
+        self._cached[name] = coded
+        while self._size > CACHE_BYTES:
+            self._size -= len(self._cached.popitem(last=False)[1])
 
 
-def keeping(job: JobRecord, folder: Path) -> Callable[[Item], Item]:
+def image_storer(job: JobRecord, folder: Path) -> Callable[[Item], Item]:
     """Return a function that copies an item's images into the job's folder and returns the item with their digests. It
     raises `ImageError` for an image that can no longer be used, and OSError if the disk fails."""
     source = job.spec.items
     beside = Path(source.path).parent if isinstance(source, ItemSource) else None
     files = job.spec.item_images == "files"
 
-    def keep(image: Image) -> Image:
+    def store_image(image: Image) -> Image:
         data = datasets.read_image(image, beside, files=files)
         if data is None:
             return image
-        kept = inspect_image(data, Path(image.image).name if image.form == "file" else None)
-        return image.model_copy(update={"image": keep_image(folder, data), "kept": kept})
+        description = inspect_image(data, Path(image.image).name if image.form == "file" else None)
+        return image.model_copy(update={"image": keep_image(folder, data), "kept": description})
 
-    def kept(item: Item) -> Item:
+    def store_images(item: Item) -> Item:
         try:
-            return item.with_images(keep)
+            return item.with_images(store_image)
         except ValueError as error:
             raise ImageError(f"images: of the item {excerpt(repr(item.id), 80)}: {error}") from None
 
-    return kept
+    return store_images

@@ -33,7 +33,7 @@ class JobFaults:
     def __init__(self, troubles: Troubles, jobs: LedgerClient) -> None:
         self._troubles, self._jobs = troubles, jobs
 
-    async def alone(self, job_id: str, what: str, step: Callable[[], Awaitable[object]]) -> None:
+    async def isolate(self, job_id: str, what: str, step: Callable[[], Awaitable[object]]) -> None:
         """Take one step for a job. An error that concerns this job alone is logged and counted against it. Raises
         errors of an unavailable store or broker, which concern all jobs."""
         try:
@@ -60,7 +60,7 @@ class JobFaults:
 
 
 @contextlib.asynccontextmanager
-async def telling_of_files(ledger: Ledger, job_id: str) -> AsyncIterator[None]:
+async def reporting_file_errors(ledger: Ledger, job_id: str) -> AsyncIterator[None]:
     """Show those who watch the job why its files cannot be written, and raise the error. The sweep tries again."""
     try:
         yield

@@ -21,15 +21,15 @@ from dicast.app.domain.plan import Unit
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
-from dicast.app.pipeline.ask import Asker
+from dicast.app.pipeline.ask import ProviderCaller
 from dicast.app.pipeline.call import Call
 from dicast.app.pipeline.claim import Claimer
-from dicast.app.pipeline.endings import CLOSED
+from dicast.app.pipeline.endings import UNCLAIMABLE
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.pipeline.places import Models, places_of
-from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.settle import Outcomes
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.request import Lease
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _MessageWork:
     """The work of one message: units of a page, to be called at one of their judge's deployments."""
 
     job: JobRecord
@@ -53,21 +53,27 @@ class Judge:
     """Does the work of messages on one event loop. `fail_fast` decides whether a unit is worth a call."""
 
     def __init__(
-        self, jobs: JobCache, claimer: Claimer, fail_fast: FailFast, models: Models, asker: Asker, settler: Settler
+        self,
+        jobs: JobCache,
+        claimer: Claimer,
+        fail_fast: FailFast,
+        models: Models,
+        caller: ProviderCaller,
+        outcomes: Outcomes,
     ) -> None:
         self._jobs, self._claimer, self._fail_fast = jobs, claimer, fail_fast
-        self._models, self._asker, self._settler = models, asker, settler
+        self._models, self._caller, self._outcomes = models, caller, outcomes
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
         self, ref: PageRef, token: MessageId, lease: Lease | None, deployment: int = 0, *, came_back: bool = False,
-        refusal: ProviderFailure | None = None, early: bool = False,
+        rejection: ProviderFailure | None = None, early: bool = False,
     ) -> NextSteps:  # fmt: skip
         """Do one message's work, at the given one of its agent's deployments.
 
         May be repeated at any time and from any number of workers. If the message was redelivered (`came_back`), dead
-        nodes are looked for first. With a `refusal` no call is made, and the refusal is recorded. With `early`, units
-        that wait for their time are claimed too.
+        nodes are looked for first. With a `rejection` no call is made, and the rejection is recorded. With `early`,
+        units that wait for their time are claimed too.
         """
         try:
             job = await self._jobs.get(ref.job, ref.incarnation)
@@ -83,8 +89,8 @@ class Judge:
             self._working |= mine
             try:
                 probe = lease is not None and lease.probe
-                call = await self._claim(_Order(job, ref, token, deployment, came_back, early, probe), free)
-                return call if isinstance(call, NextSteps) else await self._ask(call, lease, refusal)
+                call = await self._claim(_MessageWork(job, ref, token, deployment, came_back, early, probe), free)
+                return call if isinstance(call, NextSteps) else await self._make_call(call, lease, rejection)
             finally:
                 self._working -= mine
         finally:
@@ -95,82 +101,84 @@ class Judge:
         """Whether this process is working on the unit."""
         return (ref, position) in self._working
 
-    async def _claim(self, order: _Order, positions: Sequence[int]) -> Call | NextSteps:
+    async def _claim(self, work: _MessageWork, positions: Sequence[int]) -> Call | NextSteps:
         """Claim units. Return the call to be made for those that may be called, or the next steps if there is none.
         Units that end without a call are ended here."""
-        job, ref, token = order.job, order.ref, order.token
+        job, ref, token = work.job, work.ref, work.token
         unit = job.lanes[ref.lane].unit(token.position)
         choices = job.spec.agents[unit.agent].choices
-        if not 0 <= order.deployment < len(choices):
-            raise LookupError(f"{ref}.{token} names deployment {order.deployment} of {len(choices)}")
-        state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=order.early)
-        if order.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
-            state, item, claims = await self._claimer.claim_of_the_dead(ref, token, positions, unit.item)
+        if not 0 <= work.deployment < len(choices):
+            raise LookupError(f"{ref}.{token} names deployment {work.deployment} of {len(choices)}")
+        state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=work.early)
+        if work.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
+            state, item, claims = await self._claimer.claim_from_dead_owner(ref, token, positions, unit.item)
         if state is None or item is None:
             return NextSteps(counts=True)
         run = [c for c in claims if c.verdict is ClaimVerdict.RUN]
-        call = _call(order, unit, choices[order.deployment], item, run)
+        call = _call(work, unit, choices[work.deployment], item, run)
         if len(run) == len(claims):
             return call
-        steps = await self._close(call, claims)
+        steps = await self._end_unclaimable(call, claims)
         return call if run else steps
 
-    async def _close(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
+    async def _end_unclaimable(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
         """End the units that get no call, and return the next steps for a message of which nothing is to be called."""
-        ended = [c for c in claims if c.verdict in CLOSED]
-        recorded = await self._settler.close(call, ended) if ended else None
-        settled = all(c.verdict is ClaimVerdict.DONE or c.verdict in CLOSED for c in claims)
+        ended = [c for c in claims if c.verdict in UNCLAIMABLE]
+        recorded = await self._outcomes.end_unclaimable(call, ended) if ended else None
+        settled = all(c.verdict is ClaimVerdict.DONE or c.verdict in UNCLAIMABLE for c in claims)
         return replace(
-            NextSteps.after(recorded, counts=settled), told=call.told or "nothing to do", errors=tuple(call.errors)
+            NextSteps.after(recorded, counts=settled),
+            summary=call.summary or "nothing to do",
+            errors=tuple(call.errors),
         )
 
-    async def _ask(self, call: Call, lease: Lease | None, refusal: ProviderFailure | None) -> NextSteps:
+    async def _make_call(self, call: Call, lease: Lease | None, rejection: ProviderFailure | None) -> NextSteps:
         """Have the call made if it is worth making, and settle its units otherwise."""
-        if refusal is not None:
-            return await self._settler.refused(call, refusal)
+        if rejection is not None:
+            return await self._outcomes.rejected(call, rejection)
         try:
             model = self._models.model(call.deployment)
-            unasked = await self._fail_fast.refusal(call.job, call.pool, model, leased=lease is not None)
-            if unasked is None:
-                steps = await self._asker.ask(call, lease)
-            elif isinstance(unasked, Stop) and self._fail_fast.asks_at(call.job, self._places(call)):
-                call.tell(f"goes elsewhere: {unasked.reason}")
-                steps = await self._settler.unpaid(call, 0.0)
+            stop = await self._fail_fast.stop_or_wait(call.job, call.pool, model, leased=lease is not None)
+            if stop is None:
+                steps = await self._caller.make(call, lease)
+            elif isinstance(stop, Stop) and self._fail_fast.asks_at(call.job, self._places(call)):
+                call.summarize(f"goes elsewhere: {stop.reason}")
+                steps = await self._outcomes.defer_unpaid(call, 0.0)
             else:
                 if lease is not None:
                     lease.release()
-                steps = await self._settler.not_asked(call, unasked)
-            return replace(steps, told=call.told or "waits for a lease", errors=tuple(call.errors))
+                steps = await self._outcomes.stopped(call, stop)
+            return replace(steps, summary=call.summary or "waits for a lease", errors=tuple(call.errors))
         except Exception as error:
             # A fault of this program must not leave the unit claimed by a task that has ended.
             logger.exception("job %s, unit %s.%s.%s", call.ref.job, call.ref.lane, call.ref.page, call.token)
             # A latency is set when a call has ended; without one the call may not have been made.
-            made = call.latency_s > 0.0
+            was_made = call.latency_s > 0.0
             failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
-            steps = await self._settler.failed(call, failure, 0.0, {"calls": int(made)}, made=made)
-            return replace(steps, told=call.told, errors=tuple(call.errors))
+            steps = await self._outcomes.failed(call, failure, 0.0, {"calls": int(was_made)}, was_made=was_made)
+            return replace(steps, summary=call.summary, errors=tuple(call.errors))
 
     def _places(self, call: Call) -> list[str]:
         lane = call.job.lanes[call.ref.lane]
         return places_of(call.job, lane, lane.unit(call.token.position).agent, self._models)
 
 
-def _call(order: _Order, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
+def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """Build the call for claimed units."""
-    job, lane = order.job, order.job.lanes[order.ref.lane]
+    job, lane = work.job, work.job.lanes[work.ref.lane]
     return Call(
-        ref=order.ref,
-        token=order.token,
+        ref=work.ref,
+        token=work.token,
         job=job,
         agent=job.spec.agents[unit.agent],
         deployment=deployment,
-        pool=lane.pools[order.deployment],
+        pool=lane.pools[work.deployment],
         item=item,
         dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
         claims=run,
         replicate=unit.replicate,
         ends_at=_ends_at(run),
-        probe=order.probe,
+        probe=work.probe,
     )
 
 

@@ -13,7 +13,7 @@ from dicast.app.pipeline.inquiring import can_answer
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.plan import DatasetChanged, Planner, Publisher
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ class Lanes:
     pool."""
 
     def __init__(
-        self, ledger: Ledger, planner: Planner, messages: Finisher, unserved: Unserved, faults: JobFaults
+        self, ledger: Ledger, planner: Planner, messages: Finisher, missing_pools: MissingPools, faults: JobFaults
     ) -> None:
         self._ledger, self._planner, self._messages = ledger, planner, messages
-        self._unserved, self._faults = unserved, faults
+        self._missing_pools, self._faults = missing_pools, faults
         self._starting: set[str] = set()
 
     def start_elsewhere(self, job_id: str) -> None:
@@ -79,14 +79,14 @@ class Lanes:
         await self._ledger.attended(job_id)
 
     async def _plan(self, job: JobRecord, lane: int) -> None:
-        served, finish = self._unserved.serves(job.lanes[lane]), False
+        served, finish = self._missing_pools.serves(job.lanes[lane]), False
         able = job.spec.question is None or can_answer()
         if able and served:
             finish = await self._planner.plan(job, lane, self._messages)
-        elif able and await self._unserved.gone(job, job.lanes[lane]):
-            finish = await self._planner.plan(job, lane, self._unserved)
+        elif able and await self._missing_pools.rejection_reason(job, job.lanes[lane]):
+            finish = await self._planner.plan(job, lane, self._missing_pools)
         else:
             await self._ledger.planned(job.id, lane)
-            self._unserved.hand_on(job, lane)
+            self._missing_pools.hand_on(job, lane)
         if finish:
             await self._messages.finish(job.id)

@@ -68,7 +68,7 @@ TYPICAL_CHARS = 2000
 """The length that is assumed for an item that is not at hand, as when a message is sent again."""
 
 
-ONLY = Choice(0, 0.0, False)
+FIRST_DEPLOYMENT = Choice(0, 0.0, False)
 """The choice for a judge that has a single deployment."""
 
 
@@ -97,7 +97,7 @@ class Messages:
         """Send a page's chord: one header task for each message, and the body that gathers the page."""
         if page.tokens:
             choices = await self._chooser.choose(job, page.ref, page.lane, page.tokens)
-            await _sent(f"page {page.ref}", self._publish, job, page, choices)
+            await _send_with_retries(f"page {page.ref}", self._publish, job, page, choices)
         else:  # all its units had their results before the job was resumed
             await self.gather(page.ref)
 
@@ -111,24 +111,24 @@ class Messages:
                 producer.maybe_declare(self._app.amqp.queues[QUEUE_PREFIX + pool])
             for index, token in enumerate(page.tokens):
                 item = page.items[page.lane.unit(token.position).item]
-                unit = self._unit(job, page.ref, token, choices.get(token, ONLY), _chars(item))
+                unit = self._unit(job, page.ref, token, choices.get(token, FIRST_DEPLOYMENT), _chars(item))
                 self._app.send_task(
                     unit.task, unit.args, **unit.options, producer=producer, group_id=group_id, group_index=index,
                     chord=body, declare=[],
                 )  # fmt: skip
 
-    async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
+    async def resend(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         """Send one message of a page again, as the same member of the same chord. Its deployment is chosen anew."""
         group_id, body = self._chord(ref)
         choices = await self._chooser.choose(job, ref, job.lanes[ref.lane], [token])
-        message = self._unit(job, ref, token, choices.get(token, ONLY))
+        message = self._unit(job, ref, token, choices.get(token, FIRST_DEPLOYMENT))
         await asyncio.to_thread(message.apply_async, group_id=group_id, chord=body)
 
     def join_chord(self, task: Any, job: JobRecord, ref: PageRef, tokens: Sequence[MessageId], deployment: int) -> None:
         """Send units of an incomplete batch as further members of the chord of `task`, to the deployment that answered
         the batch. Has to be called within that task."""
         for token in tokens:
-            message = self._unit(job, ref, token, ONLY._replace(deployment=deployment))
+            message = self._unit(job, ref, token, FIRST_DEPLOYMENT._replace(deployment=deployment))
             if task.request.chord:
                 task.add_to_chord(message)
             else:
@@ -170,14 +170,14 @@ class Messages:
             except connection.channel_errors:  # with Redis, an empty queue does not exist
                 return 0
 
-        def look() -> bool:
+        def count_waiting() -> bool:
             with self._app.connection_for_read() as connection:
                 return not any(waiting(pool, connection) for pool in pools)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(count_waiting)
 
     async def _control(self, name: str, *args: Any, **options: Any) -> None:
-        await _sent(name, self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
+        await _send_with_retries(name, self._app.send_task, name, args=args, queue=CONTROL_QUEUE, **options)
 
     def _unit(
         self, job: JobRecord, ref: PageRef, token: MessageId, choice: Choice, item_chars: int = TYPICAL_CHARS
@@ -186,8 +186,8 @@ class Messages:
         unit = lane.unit(token.position)
         judge = job.spec.agents[unit.agent]
         agent = judge.name
-        asked = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
-        dimension = batch_label(asked)
+        dimensions = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
+        dimension = batch_label(dimensions)
         header = {
             "job": job.id,
             "project": job.spec.project,
@@ -197,8 +197,8 @@ class Messages:
             "page": ref.place,
             "pool": lane.pools[choice.deployment],
             "model": self._models.model(judge.choices[choice.deployment]),
-            "input_tokens": input_tokens(judge, asked, item_chars),
-            "output_tokens": batch_max_tokens(judge, len(asked)) if token.batch else judge.max_tokens,
+            "input_tokens": input_tokens(judge, dimensions, item_chars),
+            "output_tokens": batch_max_tokens(judge, len(dimensions)) if token.batch else judge.max_tokens,
             SENT: round(time.time(), 3),
         }
         if choice.elsewhere:
@@ -219,17 +219,17 @@ class Messages:
         return ref.name, body
 
 
-async def _sent(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
+async def _send_with_retries(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Send in a thread, trying again for `BROKER_AWAY_MAX_S` while the broker is away; after that the sweeper has to
     send it. Everything may be sent twice."""
 
-    def told(state: RetryCallState) -> None:
+    def log_outage(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         logger.warning("%s waits for the broker: %r", what, error)
 
     sending = AsyncRetrying(
         retry=retry_if_exception_type(BROKER_TROUBLE), wait=wait_fixed(BROKER_PAUSE_S),
-        stop=stop_after_delay(BROKER_AWAY_MAX_S), before_sleep=told, reraise=True,
+        stop=stop_after_delay(BROKER_AWAY_MAX_S), before_sleep=log_outage, reraise=True,
     )  # fmt: skip
     await sending(asyncio.to_thread, send, *args, **options)
 

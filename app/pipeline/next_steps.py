@@ -13,15 +13,16 @@ from dicast.app.ledger.records import MessageId, Recorded, WriteVerdict
 class NextSteps:
     """What the task has to do next.
 
-    `counts` is False while the unit has not ended: the chord must not count it yet. `told` is the outcome, for people.
-    With `retry` the same message comes again at its time. `errors` are the kinds of errors with which the units ended.
+    `counts` is False while the unit has not ended: the chord must not count it yet. `summary` is the outcome, for
+    people. With `retry` the same message comes again at its time. `errors` are the kinds of errors with which the units
+    ended.
     """
 
     counts: bool
     follow_ups: Sequence[MessageId] = ()
     plan: bool = False
     gather: bool = False
-    told: str = "nothing to do"
+    summary: str = "nothing to do"
     retry: bool = False
     errors: Sequence[ErrorKind] = ()
 

@@ -22,22 +22,22 @@ class NonceKey:
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Epoch) -> None:
         self._redis, self._at, self._epoch = client, keys.nonce_key, epoch
-        self._given = given(settings, keys.namespace)
-        self._kept = (-1, b"")
+        self._configured = configured_key(settings, keys.namespace)
+        self._stored = (-1, b"")
 
     async def get(self) -> bytes:
         """Return the secret, which is the same for all processes of the installation. Raises redis errors."""
-        if self._given is not None:
-            return self._given
+        if self._configured is not None:
+            return self._configured
         epoch = self._epoch.number
-        if self._kept[0] != epoch:
+        if self._stored[0] != epoch:
             while (key := await self._redis.get(self._at)) is None:
                 await self._redis.set(self._at, secrets.token_hex(KEY_BYTES), nx=True)
-            self._kept = epoch, bytes.fromhex(key)
-        return self._kept[1]
+            self._stored = epoch, bytes.fromhex(key)
+        return self._stored[1]
 
 
-def given(settings: Settings, namespace: str) -> bytes | None:
+def configured_key(settings: Settings, namespace: str) -> bytes | None:
     """Derive the key from the operator's settings, or return None if they have no secret. Two installations that share
     a secret have different keys."""
     secret = settings.nonce_key or settings.message_key

@@ -25,9 +25,9 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline import stages
-from dicast.app.pipeline.before import Before, Places, gathered
-from dicast.app.pipeline.endings import unasked
-from dicast.app.pipeline.inquiring import Inquiries
+from dicast.app.pipeline.before import PagePlaces, StageInput, read_earlier_opinions
+from dicast.app.pipeline.endings import stopped_payload
+from dicast.app.pipeline.inquiring import JobQuestions
 from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports.arranged import read_arranged
@@ -53,7 +53,7 @@ class PageMessages:
 
 
 class Publisher(Protocol):
-    """Sends a page's messages (see `Messages`), or ends its units without sending any (see `Unserved`)."""
+    """Sends a page's messages (see `Messages`), or ends its units without sending any (see `MissingPools`)."""
 
     async def page(self, job: JobRecord, page: PageMessages) -> None: ...
 
@@ -70,7 +70,7 @@ class LimitedPools(Models, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Lookahead:
     """How far planning goes ahead of the calls: `seconds` of work, in pages of at most `page_max` units."""
 
     seconds: float
@@ -80,10 +80,10 @@ class Ahead:
 class Planner:
     """Plans lanes on one event loop. The earlier results of a resumed job are read from `results_dir`."""
 
-    def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Ahead, results_dir: str) -> None:
+    def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Lookahead, results_dir: str) -> None:
         self._ledger, self._pools, self._stops = ledger, pools, stops
         self._ahead, self._results_dir = ahead, results_dir
-        self._inquiries = Inquiries(ledger)
+        self._questions = JobQuestions(ledger)
 
     async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> bool:
         """Fill a lane's window. Returns when the window is full, when the lane has ended, when the job's question
@@ -91,10 +91,10 @@ class Planner:
         question is answered."""
         lane = job.lanes[lane_number]
         while True:
-            look = await self._inquiries.look(job)
+            check = await self._questions.check(job)
             state = await self._ledger.lane(job.id, lane_number)
-            if look.answered or state.state != "running" or state.cursor == "":
-                return look.finish
+            if check.is_answered or state.state != "running" or state.cursor == "":
+                return check.finish
             stops = await self._stopped(job, lane)
             asks = len(stops) < len(lane.agents)  # otherwise no further unit is published
             size = await self._window(job, lane) if asks else _all_at_once(lane, self._ahead.page_max)
@@ -114,8 +114,8 @@ class Planner:
         waits for units that are published."""
         if state.open_units > size.low_water:
             return 0
-        reach = await self._inquiries.reach(job, lane, size.units)
-        return size.page if reach is None else max(0, reach - _place(state)["position"])
+        reach = await self._questions.reach(job, lane, size.units)
+        return size.page if reach is None else max(0, reach - _next_place(state)["position"])
 
     async def _window(self, job: JobRecord, lane: Lane) -> Window:
         """Return the window of a lane at the present rates and limits of its pools."""
@@ -134,10 +134,10 @@ class Planner:
 
     async def _stopped(self, job: JobRecord, lane: Lane) -> dict[int, Stop]:
         """Return the agents of the lane that are no longer asked at any of their deployments, each with one reason."""
-        found = await self._stops.stops(job)
+        by_place = await self._stops.stops(job)
         stops = {}
-        for agent in lane.agents if found else ():
-            reasons = [found.get(at) for at in places_of(job, lane, agent, self._pools)]
+        for agent in lane.agents if by_place else ():
+            reasons = [by_place.get(at) for at in places_of(job, lane, agent, self._pools)]
             if reasons[0] is not None and None not in reasons:
                 stops[agent] = reasons[0]
         return stops
@@ -147,7 +147,7 @@ class Planner:
         if arrangement_of(job.spec).needed:
             return partial(read_arranged, own_folder(self._results_dir, job.id, job.incarnation))
         source = job.spec.items
-        return await asyncio.to_thread(_unchanged, job, source) if isinstance(source, ItemSource) else None
+        return await asyncio.to_thread(_unchanged_reader, job, source) if isinstance(source, ItemSource) else None
 
     async def _page(
         self, job: JobRecord, number: int, state: LaneState, units: int, low_water: int, stops: Mapping[int, Stop],
@@ -156,37 +156,37 @@ class Planner:
         """Write the lane's next page to the ledger, then publish it. Returns False if there is none, or if another
         planner was first."""
         lane = job.lanes[number]
-        cursor = _place(state)
+        cursor = _next_place(state)
         total = job.items * lane.units_per_item
         first: int = cursor["position"]
         units = min(units, total - first)
-        wanted, before = lane.items_of(first, units), Before()
+        item_range, inputs = lane.items_of(first, units), StageInput()
         if lane.stage:
-            before = await self._before(job, lane, wanted, cursor)
-            if not before.items:  # planned again when a page of an earlier stage is gathered
+            inputs = await self._inputs(job, lane, item_range, cursor)
+            if not inputs.items:  # planned again when a page of an earlier stage is gathered
                 return False
-            wanted = wanted[: before.items]
-            units = min(units, wanted.stop * lane.units_per_item - first)
+            item_range = item_range[: inputs.items]
+            units = min(units, item_range.stop * lane.units_per_item - first)
         read = await self._reading(job)
         if read is not None:
-            items, source = await asyncio.to_thread(_read, read, wanted, cursor["source"], first + units, lane)
+            items, source = await asyncio.to_thread(_read_page, read, item_range, cursor["source"], first + units, lane)
         else:
-            found = await self._ledger.items_within(job.id, wanted)
-            if not found:  # others have ended the job meanwhile
+            stored = await self._ledger.items_within(job.id, item_range)
+            if not stored:  # others have ended the job meanwhile
                 return False
-            items, source = dict(zip(wanted, found, strict=False)), None
-        items = {number: before.shown(number, item.without(job.spec.rating_columns)) for number, item in items.items()}
-        units = min(units, (wanted.start + len(items)) * lane.units_per_item - first)  # large texts shorten a page
-        ended = await self._ended(
-            job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, before
+            items, source = dict(zip(item_range, stored, strict=False)), None
+        items = {number: inputs.view(number, item.without(job.spec.rating_columns)) for number, item in items.items()}
+        units = min(units, (item_range.start + len(items)) * lane.units_per_item - first)  # large texts shorten a page
+        early = await self._early_results(
+            job, lane, items, range(first, first + units), cursor.get("earlier", 0), stops, inputs
         )
-        results, read_to, failed, spared = ended
-        rest = "" if first + units >= total else _cursor(first + units, source, read_to, before.told_to)
+        results, read_to, failed, skipped = early
+        rest = "" if first + units >= total else _cursor(first + units, source, read_to, inputs.next_places)
         ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
         marks = stages.marks(job, lane, results)
         opened = await retry_until_available(
             lambda: self._ledger.open_page(
-                ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=spared, marks=marks
+                ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=skipped, marks=marks
             )
         )
         if opened < 0:
@@ -200,46 +200,48 @@ class Planner:
         await retry_until_available(lambda: self._ledger.published(ref))
         return True
 
-    async def _before(self, job: JobRecord, lane: Lane, wanted: range, cursor: Mapping[str, Any]) -> Before:
+    async def _inputs(self, job: JobRecord, lane: Lane, item_range: range, cursor: Mapping[str, Any]) -> StageInput:
         """Read what the next page of a later stage needs from the earlier stages."""
         if job.spec.chief is not None:
-            told = cursor.get("told")
-            if told is None:
+            places = cursor.get("told")
+            if places is None:
                 pages = await self._ledger.first_pages(job)
-                told = {str(number): (page, 0) for number, page in enumerate(pages)}
-            return await asyncio.to_thread(gathered, self._results_dir, job, lane, wanted, told)
-        board = await stages.ready(self._ledger, job, lane, wanted)
-        return Before(items=board.items, board=board)
+                places = {str(number): (page, 0) for number, page in enumerate(pages)}
+            return await asyncio.to_thread(read_earlier_opinions, self._results_dir, job, lane, item_range, places)
+        board = await stages.ended_board(self._ledger, job, lane, item_range)
+        return StageInput(items=board.items, board=board)
 
-    async def _ended(
+    async def _early_results(
         self, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, read_to: int,
-        stops: Mapping[int, Stop], before: Before,
-    ) -> _Ended:  # fmt: skip
+        stops: Mapping[int, Stop], inputs: StageInput,
+    ) -> _EarlyResults:  # fmt: skip
         """Return the results of units of a page that have ended before the page is opened."""
         results: dict[int, bytes] = {}
         if job.resumed:
             results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
-        spared = {} if before.board is None else stages.spared(job, lane, before.board, items, positions, results)
-        results |= spared
-        unheard = stages.unheard(job, lane, items, positions, results)
-        results |= unheard
-        refused = {
-            position: unasked(job, lane, position, items[unit.item], stops[unit.agent])
+        skipped = (
+            {} if inputs.board is None else stages.skipped_results(job, lane, inputs.board, items, positions, results)
+        )
+        results |= skipped
+        no_opinions = stages.no_opinions_results(job, lane, items, positions, results)
+        results |= no_opinions
+        stopped = {
+            position: stopped_payload(job, lane, position, items[unit.item], stops[unit.agent])
             for position in (positions if stops else ())
             if (unit := lane.unit(position)).agent in stops and position not in results
         }
-        return _Ended(results | refused, read_to, len(refused) + len(unheard), len(spared))
+        return _EarlyResults(results | stopped, read_to, len(stopped) + len(no_opinions), len(skipped))
 
 
-class _Ended(NamedTuple):
+class _EarlyResults(NamedTuple):
     """Results of units that have ended when their page is opened, by position: results of an earlier run, whose file
-    has been read up to `read_to`, and of units that are not called, of which `failed` are errors and `spared` are
+    has been read up to `read_to`, and of units that are not called, of which `failed` are errors and `skipped` are
     not."""
 
     results: Mapping[int, bytes]
     read_to: int
     failed: int
-    spared: int
+    skipped: int
 
 
 def _all_at_once(lane: Lane, page_max: int) -> Window:
@@ -248,33 +250,33 @@ def _all_at_once(lane: Lane, page_max: int) -> Window:
     return Window(units=units, page=units)
 
 
-def _place(state: LaneState) -> dict[str, Any]:
+def _next_place(state: LaneState) -> dict[str, Any]:
     """Return the place where a lane's next page begins."""
-    found: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
-    return found
+    cursor: dict[str, Any] = orjson.loads(state.cursor) if state.cursor else {"position": 0, "source": None}
+    return cursor
 
 
-def _cursor(position: int, source: Any, earlier: int, told: Places | None) -> str:
+def _cursor(position: int, source: Any, earlier: int, places: PagePlaces | None) -> str:
     cursor = {"position": position, "source": source, "earlier": earlier}
-    return orjson.dumps(cursor if told is None else {**cursor, "told": told}).decode()
+    return orjson.dumps(cursor if places is None else {**cursor, "told": places}).decode()
 
 
-def _read(read: Reading, wanted: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
+def _read_page(read: Reading, item_range: range, source: Any, end: int, lane: Lane) -> tuple[dict[int, Item], Any]:
     """Read the page's items from the job's file, or the first of them if their texts are large. Return them and the
     place where reading for the next page begins."""
     head: list[Item] = []
     before_last = source
-    if len(wanted) > 1:
-        head, before_last = read(source, len(wanted) - 1, PIECE_BYTES)
-        if len(head) < len(wanted) - 1:
-            return dict(zip(wanted, head, strict=False)), before_last
+    if len(item_range) > 1:
+        head, before_last = read(source, len(item_range) - 1, PIECE_BYTES)
+        if len(head) < len(item_range) - 1:
+            return dict(zip(item_range, head, strict=False)), before_last
     tail, after_last = read(before_last, 1, PIECE_BYTES)
-    items = dict(zip(wanted, [*head, *tail], strict=True))
+    items = dict(zip(item_range, [*head, *tail], strict=True))
     whole = end % lane.units_per_item == 0
     return items, (after_last if whole else before_last)
 
 
-def _unchanged(job: JobRecord, items: ItemSource) -> Reading:
+def _unchanged_reader(job: JobRecord, items: ItemSource) -> Reading:
     if job.fingerprint is not None and datasets.fingerprint(items) != job.fingerprint:
         raise DatasetChanged(f"{items.path} has changed since job {job.id} was submitted")
     return partial(datasets.read_page, items)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dicast.workers.admission.gate_host import GateConfig
 
 
-LIVING_KNOWN_S = 1.0
+LIVING_CACHE_S = 1.0
 
 
 class PoolSettings(Protocol):
@@ -41,20 +41,20 @@ class LivingPools:
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        self._known: frozenset[str] | None = None
-        self._looked_at = float("-inf")
+        self._served: frozenset[str] | None = None
+        self._read_at = float("-inf")
 
     async def served(self) -> frozenset[str] | None:
-        """Return the pools that are served, at most `LIVING_KNOWN_S` old; None if some node does not report its pools.
+        """Return the pools that are served, at most `LIVING_CACHE_S` old; None if some node does not report its pools.
         Raises redis errors."""
         now = asyncio.get_running_loop().time()
-        if now >= self._looked_at + LIVING_KNOWN_S:
+        if now >= self._read_at + LIVING_CACHE_S:
             facts = await self._redis.hvals(self._keys.nodes)
             nodes = [node for text in facts if (node := Node.read(text)) is not None]
-            is_told = bool(nodes) and all(node.version for node in nodes)
-            self._known = frozenset(pool for node in nodes for pool in node.pools) if is_told else None
-            self._looked_at = now
-        return self._known
+            is_known = bool(nodes) and all(node.version for node in nodes)
+            self._served = frozenset(pool for node in nodes for pool in node.pools) if is_known else None
+            self._read_at = now
+        return self._served
 
 
 class ServedPools:

@@ -11,7 +11,7 @@ from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.rating import Rating
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.held import ItemsGone, held_items
+from dicast.app.pipeline.held import ItemsGone, stored_items
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.reports.ratings import keeps_ratings, write_ratings
 
@@ -29,14 +29,14 @@ class Ratings:
         place = self._results_dir, job.id, job.incarnation
         if job.spec.ratings is None or await asyncio.to_thread(keeps_ratings, *place):
             return
-        held = None if isinstance(job.spec.items, ItemSource) else await held_items(self._ledger, job.id)
-        found = _unchanged(job, held, fingerprint)
+        stored = None if isinstance(job.spec.items, ItemSource) else await stored_items(self._ledger, job.id)
+        ratings = _read_unchanged(job, stored, fingerprint)
         with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
-            await asyncio.to_thread(write_ratings, *place, found)
+            await asyncio.to_thread(write_ratings, *place, ratings)
 
 
-def _unchanged(job: JobRecord, held: Iterator[Item] | None, fingerprint: str | None) -> Iterator[Rating]:
-    yield from (rating for rating, _ in datasets.read_ratings(job.spec, held))
+def _read_unchanged(job: JobRecord, stored: Iterator[Item] | None, fingerprint: str | None) -> Iterator[Rating]:
+    yield from (rating for rating, _ in datasets.read_ratings(job.spec, stored))
     source, items = job.spec.ratings, job.spec.items
     assert source is not None
     if source.path is not None:

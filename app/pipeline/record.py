@@ -52,23 +52,23 @@ class Recorder:
         happens repeatedly is suspended."""
         write = partial(self._ledger.record, ref, counters, results)
         writing = asyncio.ensure_future(retry_until_available(write))
-        kept: Path | None = None
+        spooled: Path | None = None
         try:
             if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
-                kept = await asyncio.to_thread(self._spool.put, _spooled(ref, counters, results))
+                spooled = await asyncio.to_thread(self._spool.put, _spool_entry(ref, counters, results))
             recorded = await asyncio.shield(writing)
         except asyncio.CancelledError:
             if writing.done():
-                self._spool.drop(kept)
+                self._spool.drop(spooled)
             else:
                 writing.cancel()
-                self._spool.leave(kept or self._spool.put(_spooled(ref, counters, results)))
+                self._spool.abandon(spooled or self._spool.put(_spool_entry(ref, counters, results)))
             raise
         except Exception as error:
-            self._spool.drop(kept)  # another process could not store it either
+            self._spool.drop(spooled)  # another process could not store it either
             self._suspension.failed(error)
             raise
-        self._spool.drop(kept)
+        self._spool.drop(spooled)
         self._suspension.reported()
         self._remember(ref, write)
         return recorded
@@ -109,7 +109,7 @@ class Recorder:
         return ref, await self._ledger.record(ref, fields["counters"], results)
 
 
-def _spooled(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> bytes:
+def _spool_entry(ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> bytes:
     fields = [[p, fence, payload.decode(), scored, *board] for p, fence, payload, scored, *board in results]
     return orjson.dumps({"page": str(ref), "counters": counters, "results": fields})
 

@@ -33,7 +33,7 @@ class Working(Protocol):
 
 
 class AdoptionCounter(Protocol):
-    def adopted(self, *, counted: bool) -> None: ...
+    def adopted(self, *, accepted: bool) -> None: ...
 
 
 class Adoption:
@@ -59,12 +59,12 @@ class Adoption:
                     if is_passing(error):
                         raise
                     logger.error("%s holds no answer: %s", path, error)
-                    self._spool.refuse(path)
+                    self._spool.set_aside(path)
                     continue
                 what = "is stored" if WriteVerdict.NEW in recorded.written else "came too late"
                 logger.warning("an answer of %s was on disk, and %s", ref, what,
                                extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
-                self._metrics.adopted(counted=recorded.news)
+                self._metrics.adopted(accepted=recorded.news)
                 self._spool.drop(path)
                 await _follow(self._messages, ref, recorded)
 
@@ -88,7 +88,7 @@ class Recovery:
             await self._messages.declare()
             if self._seen[1]:
                 await self._recall()
-                await self._disown()
+                await self._release_lost_claims()
                 await self._ledger.look_soon()
             self._seen = store
         if (cuts := self._epoch.cuts) != self._cuts:
@@ -96,14 +96,14 @@ class Recovery:
             self._cuts = cuts
         now = await self._ledger.unfinished()
         still = set(now)
-        gone = [job for job in self._unfinished if job not in still]
-        for job, found in zip(gone, await self._ledger.facts(gone) if gone else [], strict=True):
-            if found is None:
+        ended_jobs = [job for job in self._unfinished if job not in still]
+        for job, facts in zip(ended_jobs, await self._ledger.facts(ended_jobs) if ended_jobs else [], strict=True):
+            if facts is None:
                 await self._lost(job, self._unfinished[job])
             self._unfinished.pop(job, None)
         new = [job for job in now if job not in self._unfinished]
-        known = zip(new, await self._ledger.facts(new) if new else [], strict=True)
-        self._unfinished.update((job, facts) for job, facts in known if facts is not None)
+        new_facts = zip(new, await self._ledger.facts(new) if new else [], strict=True)
+        self._unfinished.update((job, facts) for job, facts in new_facts if facts is not None)
 
     async def watch(self, job: str) -> None:
         """Watch a job from now on, so that its loss is noticed even if the store loses it before the next round."""
@@ -124,7 +124,7 @@ class Recovery:
                 logger.warning("the store had lost %d results, and has them again", count,
                                extra={"event": "recalled", "results": count})  # fmt: skip
 
-    async def _disown(self) -> None:
+    async def _release_lost_claims(self) -> None:
         """Release the claims of this node for units that it is not working on. The claims are read first, so a claim
         that is made meanwhile is not among them, and a message that ends meanwhile has written its outcome."""
         for ref in await self._ledger.open_pages():

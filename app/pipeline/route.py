@@ -33,7 +33,7 @@ class ChoiceCounter(Protocol):
     def assigned(self, pool: str, model: str, score: float) -> None: ...
 
 
-ALONE: Mapping[MessageId, Choice] = {}
+NO_CHOICES: Mapping[MessageId, Choice] = {}
 
 
 class Deployments:
@@ -57,10 +57,10 @@ class Deployments:
         lane has a single pool. A message that was assigned before and has not been claimed is counted anew.
         """
         if len(lane.pools) == 1:
-            return ALONE
-        found, stopped = await self._pool_health.read(lane.pools), await self._stops.stops(job)
+            return NO_CHOICES
+        health_by_pool, stopped = await self._pool_health.read(lane.pools), await self._stops.stops(job)
         served = await self._living.served() if self._living is not None else None
-        limits = {pool: health.limit or await self._pools.limit(pool) for pool, health in found.items()}
+        limits = {pool: health.limit or await self._pools.limit(pool) for pool, health in health_by_pool.items()}
         by_agent: dict[int, list[MessageId]] = {}
         for token in tokens:
             by_agent.setdefault(lane.unit(token.position).agent, []).append(token)
@@ -69,7 +69,7 @@ class Deployments:
             models = [self._pools.model(deployment) for deployment in job.spec.agents[agent].choices]
             candidates = [
                 _candidate(
-                    found[pool], model, limits[pool], _taken(choices.values(), lane, pool),
+                    health_by_pool[pool], model, limits[pool], _taken(choices.values(), lane, pool),
                     usable=self._pools.knows(pool) and place(pool, model) not in stopped
                     and (served is None or pool in served),
                 )

@@ -37,13 +37,13 @@ class Spool:
 
     def __init__(self, state_dir: str | Path, namespace: str, node: str, max_bytes: int = MAX_BYTES) -> None:
         self._root = Path(state_dir).resolve() / "spool" / folder_name(encode(namespace))
-        self._own, self._max_bytes = self._root / encode(node), max_bytes
+        self._folder, self._max_bytes = self._root / encode(node), max_bytes
         self._numbers = itertools.count()
         self._sizes: dict[Path, int] = {}
-        self._left: set[Path] = set()
+        self._abandoned: set[Path] = set()
         self._lock: int | None = None
         self._mutex = threading.Lock()
-        self.refused = 0
+        self.failed_writes = 0
 
     def put(self, entry: bytes) -> Path | None:
         """Write one entry and return its path; the entry then survives a loss of power. Returns None, and logs an
@@ -57,10 +57,10 @@ class Spool:
                 self.drop(path)
                 raise
         except OSError as error:
-            self.refused += 1
+            self.failed_writes += 1
             logger.error(
                 "an answer cannot be kept on disk while the store is away, it is safe only as long as this process "
-                "lives: %s", error, extra={"event": "spool_refused", "refused": self.refused},
+                "lives: %s", error, extra={"event": "spool_refused", "refused": self.failed_writes},
             )  # fmt: skip
             return None
         return path
@@ -72,7 +72,7 @@ class Spool:
                 raise OSError(f"{self._max_bytes} bytes are kept already")
             if self._lock is None:
                 self._open()
-            path = self._own / f"{next(self._numbers):08d}.json"
+            path = self._folder / f"{next(self._numbers):08d}.json"
             self._sizes[path] = size
             return path
 
@@ -81,44 +81,44 @@ class Spool:
         if path is not None:
             with self._mutex:
                 self._sizes.pop(path, None)
-                self._left.discard(path)
+                self._abandoned.discard(path)
             path.unlink(missing_ok=True)
 
-    def refuse(self, path: Path) -> None:
+    def set_aside(self, path: Path) -> None:
         """Set aside an entry that cannot be read. It is kept for people, and not adopted again."""
         path.rename(path.with_suffix(".broken"))
         with self._mutex:
-            self._left.discard(path)
+            self._abandoned.discard(path)
 
-    def leave(self, path: Path | None) -> None:
+    def abandon(self, path: Path | None) -> None:
         """Abandon an entry whose task has ended without storing it. It may now be adopted like that of a dead
         process."""
         if path is not None:
             with self._mutex:
-                self._left.add(path)
+                self._abandoned.add(path)
 
     @contextlib.contextmanager
     def orphans(self, most: int) -> Iterator[list[tuple[Path, bytes]]]:
         """Yield entries of dead processes, and abandoned ones of this process, each owner's oldest first. An owner's
         entries are locked until the block ends; the caller drops those that it has stored."""
         with self._mutex:
-            left = sorted(self._left)[:most]
-        found = [(path, path.read_bytes()) for path in left]
+            abandoned = sorted(self._abandoned)[:most]
+        entries = [(path, path.read_bytes()) for path in abandoned]
         with contextlib.ExitStack() as inherited:
             for folder in sorted(self._root.glob("*/")) if self._root.exists() else []:
-                if folder != self._own and len(found) < most and inherited.enter_context(_inherited(folder)):
-                    others = sorted(folder.glob("*.json"))[: most - len(found)]
-                    found += [(path, path.read_bytes()) for path in others]
-            yield found
+                if folder != self._folder and len(entries) < most and inherited.enter_context(_inherited(folder)):
+                    others = sorted(folder.glob("*.json"))[: most - len(entries)]
+                    entries += [(path, path.read_bytes()) for path in others]
+            yield entries
 
     def _open(self) -> None:
         """Make the folder and lock it. Tries again if another process has adopted the new folder in between."""
         while self._lock is None:
-            make_folder(self._own, shared=False)
+            make_folder(self._folder, shared=False)
             with contextlib.suppress(FileNotFoundError):
-                lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+                lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if _is_at(lock, self._own / "lock"):
+                if _is_at(lock, self._folder / "lock"):
                     self._lock = lock
                 else:
                     os.close(lock)
@@ -130,9 +130,9 @@ class Spool:
 
     def _give_up(self) -> None:
         if self._lock is not None:
-            if not any(self._own.glob("*.json")):
-                (self._own / "lock").unlink()
-                self._own.rmdir()
+            if not any(self._folder.glob("*.json")):
+                (self._folder / "lock").unlink()
+                self._folder.rmdir()
             os.close(self._lock)
             self._lock = None
 

@@ -18,10 +18,10 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.plan import Lane
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.endings import not_needed, not_told
+from dicast.app.pipeline.endings import no_opinions_payload, not_needed_payload
 
 
-async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Scoreboard:
+async def ended_board(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Scoreboard:
     """Return the board of the first items of a lane's next page, as far as all their units of earlier stages have
     ended. Raises redis errors."""
     board = await ledger.scoreboard(job, items.start, len(items))
@@ -30,36 +30,40 @@ async def ready(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Sco
     return Scoreboard(board.layout, board.lowest, board.first_item, count, board.data)
 
 
-def spared(
+def skipped_results(
     job: JobRecord, lane: Lane, board: Scoreboard, items: Mapping[int, Item], positions: range, results: Container[int]
 ) -> dict[int, bytes]:
     """Return the results of units that are not needed, by position, except those that have `results` already."""
     stages = job.stages
     needed: dict[tuple[int, int, int], bool] = {}
-    found = {}
+    skipped = {}
     for position in positions:
         unit = lane.unit(position)
-        what = unit.item, unit.agent, unit.dimension
-        if what not in needed:  # the same for all replicates
-            needed[what] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
-        if not needed[what] and position not in results:
-            found[position] = not_needed(job, lane, position, items[unit.item])
-    return found
+        judgment = unit.item, unit.agent, unit.dimension
+        if judgment not in needed:  # the same for all replicates
+            needed[judgment] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
+        if not needed[judgment] and position not in results:
+            skipped[position] = not_needed_payload(job, lane, position, items[unit.item])
+    return skipped
 
 
-def unheard(
+def no_opinions_results(
     job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, results: Container[int]
 ) -> dict[int, bytes]:
     """Return the results of a chief's units on which no other judge has an opinion, except those that have
     `results`."""
-    found = {}
+    ended = {}
     for position in positions:
         unit = lane.unit(position)
-        told = items[unit.item].opinions
+        opinions = items[unit.item].opinions
         criterion = job.spec.dimensions[unit.dimension].id
-        if told is not None and position not in results and chief.has_no_opinion(told, unit.replicate, criterion):
-            found[position] = not_told(job, lane, position, items[unit.item])
-    return found
+        if (
+            opinions is not None
+            and position not in results
+            and chief.has_no_opinion(opinions, unit.replicate, criterion)
+        ):
+            ended[position] = no_opinions_payload(job, lane, position, items[unit.item])
+    return ended
 
 
 def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:

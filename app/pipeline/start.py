@@ -18,7 +18,7 @@ from dicast.app.pipeline.arranging import Arranging
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.held import ITEMS_TOGETHER
 from dicast.app.pipeline.inquiring import require_libraries
-from dicast.app.pipeline.job_faults import telling_of_files
+from dicast.app.pipeline.job_faults import reporting_file_errors
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.rated import Ratings
@@ -41,16 +41,16 @@ class Terms:
 
     def limit(self) -> int:
         """Return the smallest limit of all living workers, which binds. Blocks."""
-        heard = {node.limit for node, heard in self._registry.known() if heard}
-        limits = heard | {self._settings.max_concurrent_llm_calls}
+        live_limits = {node.limit for node, is_live in self._registry.known() if is_live}
+        limits = live_limits | {self._settings.max_concurrent_llm_calls}
         if len(limits) > 1:
             logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
         return min(limits)
 
-    def nobody_has(self, extra: str) -> bool:
+    def is_missing_everywhere(self, extra: str) -> bool:
         """Return True if there are living workers and all of them lack the libraries of an optional part. Blocks."""
-        heard = [node for node, heard in self._registry.known() if heard]
-        return bool(heard) and all(extra in node.missing_extras for node in heard)
+        live_nodes = [node for node, is_live in self._registry.known() if is_live]
+        return bool(live_nodes) and all(extra in node.missing_extras for node in live_nodes)
 
     def bounds(self, job: JobRecord) -> Bounds:
         """Return the bounds that the job sets, with this worker's settings for those that it does not set."""
@@ -102,7 +102,7 @@ class Preparation:
         """End a job that was not started in time."""
         await asyncio.to_thread(self._submitted.cancel, job_id, "it was not started in time", revoked="expired")
 
-    async def refuse(self, job_id: str, why: str) -> None:
+    async def reject(self, job_id: str, why: str) -> None:
         """Cancel a job that cannot be started as it was submitted."""
         await asyncio.to_thread(self._submitted.cancel, job_id, why)
 
@@ -124,14 +124,14 @@ class Starter:
         if job is None:
             raise UnknownJob(job_id)
         try:
-            async with telling_of_files(self._ledger, job_id):
+            async with reporting_file_errors(self._ledger, job_id):
                 await self._preparation.prepare(job)
         except DatasetChanged as error:
-            await self._refuse(job_id, error)
+            await self._reject(job_id, error)
             return
         except NoLibraries as error:
-            if await asyncio.to_thread(self._terms.nobody_has, SCORES):
-                await self._refuse(job_id, error)
+            if await asyncio.to_thread(self._terms.is_missing_everywhere, SCORES):
+                await self._reject(job_id, error)
             else:
                 await self._ledger.waits(job_id, f"it is left to workers that have the libraries: {error}")
                 self._lanes.start_elsewhere(job_id)
@@ -154,6 +154,6 @@ class Starter:
         elif state is JobState.FINISHING:
             await self._gatherer.finish(job_id)
 
-    async def _refuse(self, job_id: str, why: Exception) -> None:
-        await self._preparation.refuse(job_id, str(why))
+    async def _reject(self, job_id: str, why: Exception) -> None:
+        await self._preparation.reject(job_id, str(why))
         await self._gatherer.finish(job_id)

@@ -22,19 +22,19 @@ from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.time_limits import TimeLimits
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 
 logger = logging.getLogger(__name__)
 
-TOGETHER = 50
+UNITS_TOGETHER = 50
 """How many units are ended at once: enough to share round trips, and few enough to keep scripts short."""
 
 
-class StillPages:
+class StalledPages:
     """Restarts pages without progress."""
 
-    def __init__(self, ledger: Ledger, messages: Messages, jobs: JobCache, unserved: Unserved) -> None:
-        self._ledger, self._messages, self._jobs, self._unserved = ledger, messages, jobs, unserved
+    def __init__(self, ledger: Ledger, messages: Messages, jobs: JobCache, missing_pools: MissingPools) -> None:
+        self._ledger, self._messages, self._jobs, self._missing_pools = ledger, messages, jobs, missing_pools
 
     async def look_after(self, ref: PageRef) -> None:
         """Gather a page whose units have all ended, or send messages again that no living worker is working on."""
@@ -42,11 +42,11 @@ class StillPages:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        if not self._unserved.serves(lane):
-            if why := await self._unserved.gone(job, lane):
-                await self._unserved.reject_page(job, ref, why)
+        if not self._missing_pools.serves(lane):
+            if why := await self._missing_pools.rejection_reason(job, lane):
+                await self._missing_pools.reject_page(job, ref, why)
             return
-        pools = self._unserved.served(lane)
+        pools = self._missing_pools.served_pools(lane)
         empty = await self._messages.queues_empty(pools)
         lost = await self._ledger.find_lost(
             ref, lane.stride, queue_empty=empty, queues=[self._messages.queue(pool) for pool in pools]
@@ -73,7 +73,7 @@ class CancelledUnits:
                 for position in page.open
             )
             waiting = iter(tokens)
-            while some := list(islice(waiting, TOGETHER)):
+            while some := list(islice(waiting, UNITS_TOGETHER)):
                 await asyncio.gather(*(self._judge.judge(page.ref, token, None, early=True) for token in some))
             await self._messages.gather(page.ref)
 
@@ -108,7 +108,7 @@ class Sweeper:
     """Restarts everything that the ledger lists as overdue."""
 
     def __init__(
-        self, ledger: Ledger, pages: StillPages, jobs: UnattendedJobs, time_limits: TimeLimits, gatherer: Gatherer,
+        self, ledger: Ledger, pages: StalledPages, jobs: UnattendedJobs, time_limits: TimeLimits, gatherer: Gatherer,
         faults: JobFaults,
     ) -> None:  # fmt: skip
         self._ledger, self._pages, self._jobs = ledger, pages, jobs
@@ -116,13 +116,13 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Check everything once."""
-        ledger, alone = self._ledger, self._faults.alone
+        ledger, isolate = self._ledger, self._faults.isolate
         keys, intervals = ledger.keys, ledger.intervals
         for ref in [PageRef.parse(m) async for m in ledger.overdue(keys.watch, intervals.page_still_ms)]:
-            await alone(ref.job, f"look after page {ref}", partial(self._pages.look_after, ref))
+            await isolate(ref.job, f"look after page {ref}", partial(self._pages.look_after, ref))
         for job_id in [j async for j in ledger.overdue(keys.unfinished, intervals.unattended_ms)]:
-            await alone(job_id, f"look after job {job_id}", partial(self._jobs.look_after, job_id))
+            await isolate(job_id, f"look after job {job_id}", partial(self._jobs.look_after, job_id))
         for job_id in [j async for j in ledger.overdue(keys.bounded, intervals.look_again_ms)]:
-            await alone(job_id, f"see to the deadlines of job {job_id}", partial(self._time_limits.look, job_id))
+            await isolate(job_id, f"see to the deadlines of job {job_id}", partial(self._time_limits.check, job_id))
         for job_id in await ledger.unannounced():
-            await alone(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))
+            await isolate(job_id, f"announce job {job_id}", partial(self._gatherer.announce, job_id))

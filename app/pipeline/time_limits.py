@@ -18,7 +18,7 @@ from dicast.app.domain.plan import Lane
 from dicast.app.domain.stop import Stop
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Bounded, JobRecord, MessageId, OpenPage
-from dicast.app.pipeline.blame import Conditions, described
+from dicast.app.pipeline.blame import Conditions, outage_text_of
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Sender
@@ -36,7 +36,7 @@ class TimeLimits:
         self._ledger, self._fail_fast, self._judge, self._messages = ledger, fail_fast, judge, messages
         self._conditions, self._models = conditions, models
 
-    async def look(self, job_id: str) -> None:
+    async def check(self, job_id: str) -> None:
         """End what the job no longer waits for. Raises redis errors; the next check repeats all of it."""
         bounds = await self._ledger.bounds(job_id)
         job = await self._ledger.job(job_id) if bounds is not None else None
@@ -62,10 +62,10 @@ class TimeLimits:
                 yield Stop(pool=pool, model=model, kind=ErrorKind.DEADLINE, after=0, status_code=None, message=message)
         elif bounds.pool_down_ms is not None:
             places = list(self._places(job, stops))
-            troubles = await self._conditions.read({pool for pool, _ in places}) if places else {}
+            conditions = await self._conditions.read({pool for pool, _ in places}) if places else {}
             for pool, model in places:
-                if _is_too_long(troubles[pool], bounds):
-                    status, message = _status(troubles[pool]), described(pool, troubles[pool])
+                if _is_too_long(conditions[pool], bounds):
+                    status, message = _status(conditions[pool]), outage_text_of(pool, conditions[pool])
                     yield Stop(
                         pool=pool, model=model, kind=ErrorKind.POOL_DOWN, after=0, status_code=status, message=message
                     )
@@ -104,27 +104,27 @@ class TimeLimits:
         places = {agent: places_of(job, lane, agent, self._models) for agent in lane.agents}
         partly = len(lane.pools) > 1 and any(given_up & set(at) for at in places.values())
         assigned = await self._ledger.assignments(page.ref) if partly else {}
-        seen: set[MessageId] = set()
+        yielded: set[MessageId] = set()
         for position in page.open:
             token = MessageId(position - position % lane.stride, batch=True) if lane.batched else MessageId(position)
             agent = lane.unit(position).agent
             pool = assigned.get(token)
-            if token in seen:
+            if token in yielded:
                 continue
             if all_of_it or given_up.issuperset(places[agent]):
-                seen.add(token)
+                yielded.add(token)
                 yield token, 0
             elif pool in lane.pools and places[agent][lane.pools.index(pool)] in given_up:
-                seen.add(token)
+                yielded.add(token)
                 yield token, lane.pools.index(pool)
 
 
-def _is_too_long(trouble: PoolCondition, bounds: Bounded) -> bool:
-    outage, began_s = trouble.outage, bounds.began_ms / 1000
+def _is_too_long(condition: PoolCondition, bounds: Bounded) -> bool:
+    outage, began_s = condition.outage, bounds.began_ms / 1000
     if outage is None or not outage.is_down or outage.at < began_s or bounds.pool_down_ms is None:
         return False
-    return 1000 * (trouble.now - max(outage.since, began_s)) >= bounds.pool_down_ms
+    return 1000 * (condition.now - max(outage.since, began_s)) >= bounds.pool_down_ms
 
 
-def _status(trouble: PoolCondition) -> int | None:
-    return (trouble.outage.status or None) if trouble.outage is not None else None
+def _status(condition: PoolCondition) -> int | None:
+    return (condition.outage.status or None) if condition.outage is not None else None

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Deferral, Due, JobRecord, MessageId, Recorded, UnitResult
-from dicast.app.pipeline.claim import Answer, Claimer
-from dicast.app.pipeline.gather import Gathered, Gatherer
+from dicast.app.pipeline.claim import Claimer, ClaimReply
+from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.pipeline.pools import ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
-from dicast.app.tracing import HEADER, PUBLISHED, Tracer, current, told
+from dicast.app.tracing import HEADER, PUBLISHED, Tracer, current, trace_of
 from dicast.workers.admission import request
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class Traced:
     tracer: Tracer
 
 
-def traced(part: type[T], tracer: Tracer) -> Callable[..., T]:
+def traced_maker(part: type[T], tracer: Tracer) -> Callable[..., T]:
     """Return a function that builds the traced variant of a part."""
     (kind,) = [kind for kind in Traced.__subclasses__() if issubclass(kind, part)]
 
-    def make(*given: Any) -> T:
-        made: Any = kind(*given)
-        made.tracer = tracer
-        return cast("T", made)
+    def make(*arguments: Any) -> T:
+        instance: Any = kind(*arguments)
+        instance.tracer = tracer
+        return cast("T", instance)
 
     return make
 
@@ -71,9 +71,9 @@ class TracedJudge(Traced, Judge):
 
     async def judge(
         self, ref: PageRef, token: MessageId, lease: request.Lease | None, deployment: int = 0, *,
-        came_back: bool = False, refusal: ProviderFailure | None = None, early: bool = False,
+        came_back: bool = False, rejection: ProviderFailure | None = None, early: bool = False,
     ) -> NextSteps:  # fmt: skip
-        parent, published = told(lease.unit.labels if lease is not None else {})
+        parent, published = trace_of(lease.unit.labels if lease is not None else {})
         if not parent and lease is None:  # with a lease, the call must not wait for a read that only the span needs
             job = await self._jobs.get(ref.job, ref.incarnation)
             parent = job.traceparent if job is not None else ""
@@ -84,9 +84,9 @@ class TracedJudge(Traced, Judge):
                 span.set_attribute("dicast.pool", pool)
                 self.tracer.past("lease wait", published, time.time(), pool=pool)
             steps = await super().judge(
-                ref, token, lease, deployment, came_back=came_back, refusal=refusal, early=early
+                ref, token, lease, deployment, came_back=came_back, rejection=rejection, early=early
             )
-            span.set_attribute("dicast.outcome", steps.told)
+            span.set_attribute("dicast.outcome", steps.summary)
             return steps
 
 
@@ -96,11 +96,11 @@ class TracedClaimer(Traced, Claimer):
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
         *, early: bool = False,
-    ) -> Answer:  # fmt: skip
+    ) -> ClaimReply:  # fmt: skip
         with self.tracer.span("claim") as span:
-            answer = await super().claim(ref, token, positions, item, again_ms, early=early)
-            span.set_attribute("dicast.answers", sorted({claim.verdict.value for claim in answer[2]}))
-            return answer
+            reply = await super().claim(ref, token, positions, item, again_ms, early=early)
+            span.set_attribute("dicast.answers", sorted({claim.verdict.value for claim in reply[2]}))
+            return reply
 
 
 class TracedRecorder(Traced, Recorder):
@@ -125,7 +125,7 @@ class TracedRecorder(Traced, Recorder):
 class TracedGatherer(Traced, Gatherer):
     """Records the gathering of a page as a child of its job's submission."""
 
-    async def gather(self, ref: PageRef) -> Gathered:
+    async def gather(self, ref: PageRef) -> GatherResult:
         job = await self._ledger.job(ref.job)
         with self.tracer.span("gather page", job.traceparent if job is not None else "", job=ref.job, page=ref.place):
             return await super().gather(ref)

@@ -26,28 +26,33 @@ from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
 
-TOLD_KEPT = 100
+LOGGED_KEPT = 100
 """How many logged warnings are remembered, so that they are not repeated with each check."""
 
 
-class Unserved:
-    """Handles units of unknown pools on one event loop. `known` are this worker's pools."""
+class MissingPools:
+    """Handles units of unknown pools on one event loop. `known_pools` are this worker's."""
 
     def __init__(
-        self, found: Troubles, judge: Judge, messages: Sender, known: Collection[str], intervals: Intervals = STANDARD
+        self,
+        troubles: Troubles,
+        judge: Judge,
+        messages: Sender,
+        known_pools: Collection[str],
+        intervals: Intervals = STANDARD,
     ) -> None:
-        self._troubles, self._judge, self._messages, self._known = found, judge, messages, known
+        self._troubles, self._judge, self._messages, self._known_pools = troubles, judge, messages, known_pools
         self._intervals = intervals
         self._handed_on: set[tuple[str, str, int]] = set()
-        self._tell_at = 0.0
-        self._told: deque[tuple[str, str]] = deque(maxlen=TOLD_KEPT)
+        self._announce_at = 0.0
+        self._logged: deque[tuple[str, str]] = deque(maxlen=LOGGED_KEPT)
 
-    async def tell(self) -> None:
+    async def announce_pools(self) -> None:
         """Publish which pools this worker knows, every `tell_pools_every_s`."""
         now = asyncio.get_running_loop().time()
-        if now >= self._tell_at:
-            await self._troubles.announce_pools(self._known)
-            self._tell_at = now + self._intervals.tell_pools_every_s
+        if now >= self._announce_at:
+            await self._troubles.announce_pools(self._known_pools)
+            self._announce_at = now + self._intervals.tell_pools_every_s
 
     async def due_again(self, messages: Iterable[tuple[PageRef, MessageId]]) -> None:
         """Make messages due again that could not be sent from this worker."""
@@ -55,13 +60,13 @@ class Unserved:
 
     def serves(self, lane: Lane) -> bool:
         """Whether this worker knows a pool that the lane's units may go to."""
-        return bool(self.served(lane))
+        return bool(self.served_pools(lane))
 
-    def served(self, lane: Lane) -> set[str]:
+    def served_pools(self, lane: Lane) -> set[str]:
         """Return the pools of a lane that this worker knows."""
-        return {pool for pool in lane.pools if pool in self._known}
+        return {pool for pool in lane.pools if pool in self._known_pools}
 
-    async def gone(self, job: JobRecord, lane: Lane) -> str:
+    async def rejection_reason(self, job: JobRecord, lane: Lane) -> str:
         """Return why the units of a lane that this worker does not serve are rejected, or "" while they wait for a
         worker that serves it. Records that they wait."""
         names = ", ".join(sorted(set(lane.pools)))
@@ -70,8 +75,8 @@ class Unserved:
             return ""
         if unseen_ms < self._intervals.pool_gone_ms:
             why = f"no worker knows the pool {names}: its units wait for one that does"
-            if await self._troubles.note(job.id, why) == 1 and (job.id, why) not in self._told:
-                self._told.append((job.id, why))
+            if await self._troubles.note(job.id, why) == 1 and (job.id, why) not in self._logged:
+                self._logged.append((job.id, why))
                 logger.warning("job %s: %s", job.id, why, extra={"event": "pool_unknown", "job": job.id})
             return ""
         return f"the pool {names} is in no worker's configuration"
@@ -94,7 +99,7 @@ class Unserved:
         """Record units as rejected, without a call, except those that a living worker is working on."""
         failure = ProviderFailure(FailureKind.REJECTED, why)
         for token in tokens:
-            outcome = await self._judge.judge(ref, token, None, refusal=failure)
+            outcome = await self._judge.judge(ref, token, None, rejection=failure)
             if outcome.plan:
                 await self._messages.plan(ref.job, ref.incarnation, ref.lane)
         await self._messages.gather(ref)
@@ -107,5 +112,8 @@ class Unserved:
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Reject the units of a page, in place of publishing it."""
-        why = await self.gone(job, page.lane) or "its pool was in no worker's configuration when it was planned"
+        why = (
+            await self.rejection_reason(job, page.lane)
+            or "its pool was in no worker's configuration when it was planned"
+        )
         await self.reject(page.ref, page.tokens, why)

@@ -16,8 +16,8 @@ from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpAnswer, patience, rate_limit_headers
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent, built_by
+from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpResponse, rate_limit_headers, timeouts
+from dicast.app.providers.posting import DirectPost, Post, SdkPost, UnsentClient, built_by
 from dicast.app.providers.redaction import Redactor
 from dicast.config.pools import PoolSpec
 
@@ -48,7 +48,9 @@ class AnthropicProvider:
         self._post: Post
         if spec.calls == "direct" and not spec.trust_env:
             connections = Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-            self._post = DirectPost(built_by(_client(spec, key, url, Unsent(patience(timeout_s))), PATH), connections)
+            self._post = DirectPost(
+                built_by(_client(spec, key, url, UnsentClient(timeouts(timeout_s))), PATH), connections
+            )
         else:
             http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
             self._post = SdkPost(_client(spec, key, url, http), PATH, anthropic.APIStatusError)
@@ -93,24 +95,24 @@ class AnthropicProvider:
                 body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         return body
 
-    def _reply(self, response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:
-        answer = envelope.decode(response.content)
-        blocks = answer.get("content")
-        if envelope.error_in(answer) is not None:
+    def _reply(self, response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
+        body = envelope.decode(response.content)
+        blocks = body.get("content")
+        if envelope.error_in(body) is not None:
             raise MalformedBody("an error instead of an answer")
         if not isinstance(blocks, list):
             raise MalformedBody("no content")
-        if answer.get("stop_reason") == "refusal":
+        if body.get("stop_reason") == "refusal":
             raise MalformedBody("the model refused to answer")
         call = _tool_call(blocks, request.schema_name) if structured and self._forced_tool else None
         if call is not None:
             envelope.refuse_duplicate_keys(response.content)
         return ChatReply(
             text=orjson.dumps(call).decode() if call is not None else envelope.text(blocks, "the content"),
-            model=envelope.model(answer.get("model"), request.model),
-            usage=envelope.usage(answer.get("usage"), _INPUT_TOKENS, "output_tokens"),
+            model=envelope.model(body.get("model"), request.model),
+            usage=envelope.usage(body.get("usage"), _INPUT_TOKENS, "output_tokens"),
             structured=structured and (call is not None or not self._forced_tool),
-            truncated=answer.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
+            truncated=body.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
             headers=rate_limit_headers(response.headers),
         )
 

@@ -28,11 +28,11 @@ def decode(content: bytes) -> dict[str, Any]:
     return envelope
 
 
-def error_in(answer: dict[str, Any]) -> Any:
+def error_in(body: dict[str, Any]) -> Any:
     """Return the error in an answer, beside its choices or within the first of them; None if there is none."""
-    if answer.get("error"):
-        return answer["error"]
-    choices = answer.get("choices")
+    if body.get("error"):
+        return body["error"]
+    choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return (first.get("error") or None) if isinstance(first, dict) else None
 
@@ -69,9 +69,9 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def model(value: Any, asked: str) -> str:
+def model(value: Any, requested: str) -> str:
     """Return the name of the model that answered, or the requested one if that name is unusable."""
-    return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else asked
+    return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else requested
 
 
 def usage(value: Any, input_keys: tuple[str, ...], output_key: str) -> Usage:

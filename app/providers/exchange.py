@@ -20,7 +20,7 @@ import orjson
 from dicast.app.domain.retry_after import retry_after_s
 from dicast.app.providers import envelope
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
-from dicast.app.providers.http import HttpAnswer, ResponseTooLarge, rate_limit_headers
+from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
 from dicast.app.providers.redaction import Redactor
 
 _EXHAUSTED = {
@@ -78,32 +78,32 @@ class Exchange:
         self._redactor = redactor
         self._now_s = now_s
 
-    async def call(self, sending: Awaitable[HttpAnswer], request: ChatRequest) -> HttpAnswer:
+    async def call(self, sending: Awaitable[HttpResponse], request: ChatRequest) -> HttpResponse:
         """Return the response to a call that succeeded; raise `ProviderFailure` for all others.
 
         The original exception is not chained, since its text may repeat what the provider said.
         """
         try:
-            answer = await sending
+            response = await sending
         except self._transport_errors as error:
-            failure = self._of_transport(error, request)
+            failure = self._transport_failure(error, request)
         else:
-            if answer.is_success:
-                return answer
-            failure = self._of_status(answer, request.user)
+            if response.is_success:
+                return response
+            failure = self._status_failure(response, request.user)
         raise failure from None
 
-    def malformed(self, reason: envelope.MalformedBody, response: HttpAnswer) -> ProviderFailure:
+    def malformed(self, reason: envelope.MalformedBody, response: HttpResponse) -> ProviderFailure:
         """Return the failure for a response with status 200 that is no answer; it may still report an error or a rate
         limit."""
         error = _error_of(response.content)
         if (status := error.status) is not None:
-            known = " ".join(name for name in error.identifiers if name in _STATUSES)
+            kinds = " ".join(name for name in error.identifiers if name in _STATUSES)
             return ProviderFailure(
                 _kind(status, error),
-                f"status {response.status_code}, and an error that means {status}{': ' if known else ''}{known}",
+                f"status {response.status_code}, and an error that means {status}{': ' if kinds else ''}{kinds}",
                 status_code=status,
-                **self._told_of_limits(response, error),
+                **self._limit_fields(response, error),
             )
         kind = self._redactor.clean(response.content_type.partition(";")[0][:60])
         return ProviderFailure(
@@ -113,7 +113,7 @@ class Exchange:
             headers=rate_limit_headers(response.headers),
         )
 
-    def _of_status(self, response: HttpAnswer, judged_text: str) -> ProviderFailure:
+    def _status_failure(self, response: HttpResponse, judged_text: str) -> ProviderFailure:
         status = response.status_code
         error = _error_of(response.content)
         words = " ".join([*error.identifiers, error.message]).strip()
@@ -121,10 +121,10 @@ class Exchange:
             _kind(status, error),
             self._redactor.clean(f"status {status}: {words or 'no reason given'}", judged_text),
             status_code=status,
-            **self._told_of_limits(response, error),
+            **self._limit_fields(response, error),
         )
 
-    def _told_of_limits(self, response: HttpAnswer, error: _Error) -> dict[str, Any]:
+    def _limit_fields(self, response: HttpResponse, error: _Error) -> dict[str, Any]:
         """Return the wait and the rate-limit headers. Some bodies hold them instead of headers (Gemini), or as well
         (OpenRouter)."""
         headers = {**rate_limit_headers(error.headers), **rate_limit_headers(response.headers)}
@@ -136,7 +136,7 @@ class Exchange:
             wait_s = retry_after_s(headers.items(), now_s)
         return {"retry_after_s": wait_s, "headers": headers}
 
-    def _of_transport(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
+    def _transport_failure(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
         """Classify an error by the end of its chain: SDK error <- httpx error <- aiohttp or operating system error.
 
         The middle link is unreliable: the transport reports a server that hung up as a time-out of the connection.
@@ -157,10 +157,10 @@ class Exchange:
             return ProviderFailure(FailureKind.REJECTED, "the texts hold lone surrogates and cannot be sent")
         # An operating system error names host and reason; a parser's error would quote what the server sent.
         detail = f": {self._redactor.clean(str(root))}" if isinstance(root, OSError) else ""
-        refused = any(isinstance(link, aiohttp.ClientConnectorError | ConnectionRefusedError) for link in chain)
+        never_connected = any(isinstance(link, aiohttp.ClientConnectorError | ConnectionRefusedError) for link in chain)
         ended = any(isinstance(link, _ENDED_BY_SERVER) for link in chain)
         return ProviderFailure(
-            FailureKind.CONNECTION, f"connection failed ({name}){detail}", reached=not refused, ended=ended
+            FailureKind.CONNECTION, f"connection failed ({name}){detail}", reached=not never_connected, ended=ended
         )
 
 
@@ -205,8 +205,8 @@ def _error_of(content: bytes) -> _Error:
     details, code, message = error.get("details"), error.get("code"), error.get("message")
     metadata = error.get("metadata")
     inner = details.get("error_code") if isinstance(details, dict) else None
-    found = [error.get("type"), code, error.get("status"), inner]
-    identifiers = dict.fromkeys(name[:60].lower() for name in found if isinstance(name, str) and name)
+    values = [error.get("type"), code, error.get("status"), inner]
+    identifiers = dict.fromkeys(name[:60].lower() for name in values if isinstance(name, str) and name)
     repeated = metadata.get("headers") if isinstance(metadata, dict) else None
     return _Error(
         [name for name in identifiers if not name.isdecimal()],
@@ -228,14 +228,14 @@ def _retry_delay(details: list[Any]) -> str:
     """Return the wait of Google's `RetryInfo` ("34.07s") in seconds, as text; "" if there is none."""
     for detail in details:
         if isinstance(detail, dict) and str(detail.get("@type", "")).endswith(_RETRY_INFO):
-            told = _DELAY.fullmatch(str(detail.get("retryDelay", "")))
-            return told[1] if told else ""
+            match = _DELAY.fullmatch(str(detail.get("retryDelay", "")))
+            return match[1] if match else ""
     return ""
 
 
 def _kind(status: int, error: _Error) -> FailureKind:
-    said = error.message.lower()
-    in_words = status == 400 and any(phrase in said for phrase in _EXHAUSTED_WORDS)
+    message = error.message.lower()
+    in_words = status == 400 and any(phrase in message for phrase in _EXHAUSTED_WORDS)
     if status == 402 or in_words or not _EXHAUSTED.isdisjoint(error.identifiers):
         return FailureKind.QUOTA_EXHAUSTED
     if status == 429 or not _RATE_LIMITED.isdisjoint(error.identifiers):

@@ -44,7 +44,7 @@ class ResponseTooLarge(httpx2.RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     """A complete response with its body unpacked. `content_type` is the header as it was received."""
 
     status_code: int
@@ -53,7 +53,7 @@ class HttpAnswer:
     content_type: str
 
     @classmethod
-    def of(cls, response: httpx2.Response) -> Self:
+    def from_httpx(cls, response: httpx2.Response) -> Self:
         """Build it from a response of `BoundedBodies`."""
         content_type = response.extensions.get("content_type", "")
         return cls(response.status_code, response.headers, response.content, content_type)
@@ -64,7 +64,7 @@ class HttpAnswer:
         return 200 <= self.status_code < 300
 
 
-class SentOnce(aiohttp.BytesPayload):
+class OneShotBody(aiohttp.BytesPayload):
     """A request body that is released as soon as it has been written, since a call stays open for seconds after that
     and aiohttp repeats no POST. `transit.written` is set when writing begins, which is after the connection was
     made."""
@@ -87,11 +87,11 @@ class Connections:
 
     def __init__(self, *, max_response_bytes: int, timeout_s: float) -> None:
         self._max_response_bytes = max_response_bytes
-        bounds = patience(timeout_s)
+        bounds = timeouts(timeout_s)
         self._timeout = aiohttp.ClientTimeout(sock_connect=bounds.connect, sock_read=bounds.read, connect=bounds.pool)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: yarl.URL, headers: CIMultiDict[str], body: SentOnce) -> HttpAnswer:
+    async def post(self, url: yarl.URL, headers: CIMultiDict[str], body: OneShotBody) -> HttpResponse:
         """Send a body and return the whole response. Raises aiohttp's errors, `ResponseTooLarge` and
         `httpx2.DecodingError`."""
         if self._session is None:
@@ -108,7 +108,7 @@ class Connections:
                 packed = httpx2.Response(came.status, headers=received, stream=_Stream(pieces))
                 pieces = packed.aiter_bytes()
             content = await _within(pieces, self._max_response_bytes, is_success=came.ok)
-            return HttpAnswer(came.status, received, content, received.get("content-type", ""))
+            return HttpResponse(came.status, received, content, received.get("content-type", ""))
 
     async def close(self) -> None:
         """End all connections."""
@@ -149,7 +149,7 @@ class BoundedBodies(httpx2.AsyncClient):
     def __init__(self, *, max_response_bytes: int, timeout_s: float, trust_env: bool) -> None:
         self._max_response_bytes = max_response_bytes
         super().__init__(
-            timeout=patience(timeout_s),
+            timeout=timeouts(timeout_s),
             limits=httpx2.Limits(
                 max_connections=MAX_CONNECTIONS,
                 max_keepalive_connections=MAX_CONNECTIONS,
@@ -175,7 +175,7 @@ class BoundedBodies(httpx2.AsyncClient):
         )
 
 
-def patience(timeout_s: float) -> httpx2.Timeout:
+def timeouts(timeout_s: float) -> httpx2.Timeout:
     """Return the bounds on silence, s; the one for connecting is shorter."""
     return httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
 
@@ -188,9 +188,9 @@ def tls(trust_env: bool) -> ssl.SSLContext:
 
 def rate_limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers about limits and their times, with names in lower case, bounded in number and length."""
-    kept: dict[str, str] = {}
+    selected: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()
-        if is_about_limits(lower) and len(kept) < _MAX_HEADERS:
-            kept[lower] = value[:_MAX_HEADER_CHARS]
-    return kept
+        if is_about_limits(lower) and len(selected) < _MAX_HEADERS:
+            selected[lower] = value[:_MAX_HEADER_CHARS]
+    return selected

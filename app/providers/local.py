@@ -80,16 +80,16 @@ def ensure_local_model(state_dir: str | Path, *, idle_s: float = IDLE_S) -> str:
     command += ["--folder", str(folder), "--idle-s", str(idle_s)]
     root = str(Path(__file__).parents[3])
     try:
-        answer, _ = _daemon(folder).ensure(lambda: command, env={"PYTHONPATH": root}, deadline_s=START_DEADLINE_S)
+        status, _ = _daemon(folder).ensure(lambda: command, env={"PYTHONPATH": root}, deadline_s=START_DEADLINE_S)
     except DaemonError as error:
         raise ProviderFailure(FailureKind.CONNECTION, f"the local model does not start: {error}") from error
-    return answer.url
+    return status.url
 
 
 def running_local_model(state_dir: str | Path) -> str | None:
     """Return the address of the state directory's model server; None if none answers."""
-    answer = _probe(_folder(state_dir))
-    return answer.url if answer is not None else None
+    status = _probe(_folder(state_dir))
+    return status.url if status is not None else None
 
 
 def stop_local_model(state_dir: str | Path) -> bool:
@@ -113,7 +113,7 @@ class LocalProvider:
         self._hold: IO[str] | None = None
         self._inner: Provider | None = None
         self._inner_url = ""
-        self._sure = False
+        self._is_verified = False
         self._finding = asyncio.Lock()
 
     async def complete(self, request: ChatRequest) -> ChatReply:
@@ -122,7 +122,7 @@ class LocalProvider:
             return await provider.complete(request)
         except ProviderFailure as failure:
             if failure.kind is FailureKind.CONNECTION and provider is self._inner:
-                self._sure = False
+                self._is_verified = False
             raise
 
     async def close(self) -> None:
@@ -133,13 +133,13 @@ class LocalProvider:
 
     async def _provider(self) -> Provider:
         async with self._finding:
-            if self._inner is None or not self._sure:
+            if self._inner is None or not self._is_verified:
                 url = await asyncio.to_thread(self._find)
                 if self._inner is None or url != self._inner_url:
                     if self._inner is not None:
                         await self._inner.close()
                     self._inner, self._inner_url = self._build(url), url
-                self._sure = True
+                self._is_verified = True
             return self._inner
 
     def _find(self) -> str:

@@ -109,8 +109,8 @@ class Front:
         return web.json_response({"status": "ok", "pid": os.getpid()})
 
     async def _completions(self, request: web.Request) -> web.Response:
-        status, answer = await self._ask("/v1/chat/completions", await request.read())
-        return web.Response(status=status, body=answer, content_type="application/json")
+        status, reply = await self._ask("/v1/chat/completions", await request.read())
+        return web.Response(status=status, body=reply, content_type="application/json")
 
     async def _messages(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -119,14 +119,14 @@ class Front:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             return web.json_response(_error("invalid_request_error", f"{type(error).__name__}: {error}"), status=400)
         if completion is None:
-            status, answer = await self._ask("/v1/messages", body)
-            return web.Response(status=status, body=answer, content_type="application/json")
-        tool, wanted = completion
-        status, answer = await self._ask("/v1/chat/completions", json.dumps(wanted).encode())
+            status, reply = await self._ask("/v1/messages", body)
+            return web.Response(status=status, body=reply, content_type="application/json")
+        tool, chat_request = completion
+        status, reply = await self._ask("/v1/chat/completions", json.dumps(chat_request).encode())
         if status != web.HTTPOk.status_code:
-            message = str(json.loads(answer).get("error", {}).get("message", ""))
+            message = str(json.loads(reply).get("error", {}).get("message", ""))
             return web.json_response(_error("api_error", message), status=status)
-        return web.json_response(as_message(json.loads(answer), tool))
+        return web.json_response(as_message(json.loads(reply), tool))
 
     async def _ask(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Return llama.cpp's answer. If the caller hangs up, this is cancelled, which closes the connection and frees
@@ -150,7 +150,7 @@ def as_completion(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
         raise ValueError(f"there is no tool {name!r}")
     system = [{"role": "system", "content": _text(body["system"])}] if body.get("system") else []
     messages = [{"role": m["role"], "content": _text(m["content"])} for m in body["messages"]]
-    wanted = {
+    chat_request = {
         "messages": [*system, *messages],
         "max_tokens": body["max_tokens"],
         "response_format": {
@@ -158,24 +158,24 @@ def as_completion(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
             "json_schema": {"name": name, "strict": True, "schema": tool["input_schema"]},
         },
     }
-    return name, wanted | {key: body[key] for key in ("temperature", "top_p", "top_k") if key in body}
+    return name, chat_request | {key: body[key] for key in ("temperature", "top_p", "top_k") if key in body}
 
 
-def as_message(answer: Mapping[str, Any], tool: str) -> dict[str, Any]:
+def as_message(completion: Mapping[str, Any], tool: str) -> dict[str, Any]:
     """Return an Anthropic message that calls `tool`. A call that was cut off has an empty input."""
-    choice = answer["choices"][0]
+    choice = completion["choices"][0]
     try:
-        given = json.loads(choice["message"]["content"])
+        tool_input = json.loads(choice["message"]["content"])
     except ValueError:
-        given = {}
-    usage = answer["usage"]
+        tool_input = {}
+    usage = completion["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return {
         "id": f"msg_{secrets.token_hex(12)}",
         "type": "message",
         "role": "assistant",
-        "model": answer["model"],
-        "content": [{"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": tool, "input": given}],
+        "model": completion["model"],
+        "content": [{"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": tool, "input": tool_input}],
         "stop_reason": "max_tokens" if choice["finish_reason"] == "length" else "tool_use",
         "stop_sequence": None,
         "usage": {
@@ -186,7 +186,7 @@ def as_message(answer: Mapping[str, Any], tool: str) -> dict[str, Any]:
     }
 
 
-async def unheld(lock: Path, idle_s: float, busy: Callable[[], bool]) -> IO[str]:
+async def wait_until_idle(lock: Path, idle_s: float, busy: Callable[[], bool]) -> IO[str]:
     """Return when nobody has held `lock`, and nothing was `busy`, for `idle_s`.
 
     The returned lock file is held until it is closed: a process that comes then waits until this one is gone, instead
@@ -216,12 +216,12 @@ async def serve(llama_url: str, key: str, folder: Path, idle_s: float) -> None:
     fresh = address.with_suffix(".new")
     fresh.write_text(json.dumps({"pid": os.getpid(), "url": f"http://{host}:{port}"}))
     fresh.replace(address)
-    asked = asyncio.Event()
+    stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     ends = [
-        asyncio.create_task(asked.wait()),
-        asyncio.create_task(unheld(folder / "holders.lock", idle_s, lambda: front.open_calls > 0)),
+        asyncio.create_task(stop_requested.wait()),
+        asyncio.create_task(wait_until_idle(folder / "holders.lock", idle_s, lambda: front.open_calls > 0)),
     ]
     ended, waiting = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

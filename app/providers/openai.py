@@ -10,7 +10,7 @@ from dicast.app.providers import envelope, openai_request
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.envelope import MalformedBody
 from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, Connections, HttpAnswer, patience, rate_limit_headers
+from dicast.app.providers.http import NO_KEY, Connections, HttpResponse, rate_limit_headers, timeouts
 from dicast.app.providers.posting import DirectPost, Post
 from dicast.app.providers.redaction import Redactor
 from dicast.config.pools import PoolSpec
@@ -79,39 +79,39 @@ def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
 def _part(piece: str | ImagePart) -> dict[str, Any]:
     if isinstance(piece, str):
         return {"type": "text", "text": piece}
-    told = {"url": piece.address or f"data:{piece.type};base64,{piece.data}"}
-    return {"type": "image_url", "image_url": {**told, "detail": piece.detail} if piece.detail else told}
+    image = {"url": piece.address or f"data:{piece.type};base64,{piece.data}"}
+    return {"type": "image_url", "image_url": {**image, "detail": piece.detail} if piece.detail else image}
 
 
 def load(spec: PoolSpec) -> None:
     """Import the SDK if this pool cannot do without it."""
-    if not _alone(spec):
+    if not _needs_no_sdk(spec):
         from dicast.app.providers import openai_sdk as _  # noqa: F401, PLC0415  half a second, which few pools need
 
 
-def _alone(spec: PoolSpec) -> bool:
+def _needs_no_sdk(spec: PoolSpec) -> bool:
     """Whether this pool's calls are made without the SDK."""
-    return spec.calls == "direct" and not spec.trust_env and openai_request.known(spec)
+    return spec.calls == "direct" and not spec.trust_env and openai_request.can_build(spec)
 
 
 def _post(
     spec: PoolSpec, key: str, url: str, *, max_response_bytes: int, timeout_s: float
 ) -> tuple[Post, tuple[type[Exception], ...]]:
     """Return what sends a pool's calls, and the errors that the SDK raises if it takes part in them."""
-    if _alone(spec):
-        build = openai_request.builder(spec, key, url, PATH, patience(timeout_s))
+    if _needs_no_sdk(spec):
+        build = openai_request.builder(spec, key, url, PATH, timeouts(timeout_s))
         return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)), ()
     from dicast.app.providers import openai_sdk  # noqa: PLC0415  as above
 
-    make = openai_sdk.through if spec.calls == "sdk" or spec.trust_env else openai_sdk.direct
-    made = make(spec, key, url, PATH, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-    return made, openai_sdk.ERRORS
+    make = openai_sdk.sdk_post if spec.calls == "sdk" or spec.trust_env else openai_sdk.direct_post
+    post = make(spec, key, url, PATH, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
+    return post, openai_sdk.ERRORS
 
 
-def _reply(response: HttpAnswer, request: ChatRequest, *, structured: bool) -> ChatReply:
-    answer = envelope.decode(response.content)
-    choices = answer.get("choices")
-    if envelope.error_in(answer) is not None:
+def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
+    body = envelope.decode(response.content)
+    choices = body.get("choices")
+    if envelope.error_in(body) is not None:
         raise MalformedBody("an error instead of an answer")
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices")
@@ -121,13 +121,13 @@ def _reply(response: HttpAnswer, request: ChatRequest, *, structured: bool) -> C
         raise MalformedBody("the model refused to answer")
     return ChatReply(
         text=envelope.text(message.get("content"), "the content"),
-        model=envelope.model(answer.get("model"), request.model),
-        usage=_usage(answer),
+        model=envelope.model(body.get("model"), request.model),
+        usage=_usage(body),
         structured=structured,
         truncated=choice.get("finish_reason") == "length",
         headers=rate_limit_headers(response.headers),
     )
 
 
-def _usage(answer: dict[str, Any]) -> Usage:
-    return envelope.usage(answer.get("usage"), ("prompt_tokens",), "completion_tokens")
+def _usage(body: dict[str, Any]) -> Usage:
+    return envelope.usage(body.get("usage"), ("prompt_tokens",), "completion_tokens")

@@ -12,21 +12,21 @@ from urllib.parse import urlencode
 
 import httpx2
 
-from dicast.app.providers.posting import Build, Unsent
+from dicast.app.providers.posting import Build, UnsentClient
 from dicast.config.pools import PoolSpec
 
 _SYSTEMS = {"Linux": "Linux", "Darwin": "MacOS"}
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
 
-def known(spec: PoolSpec) -> bool:
+def can_build(spec: PoolSpec) -> bool:
     """Whether `builder` can build this pool's requests, on this machine."""
     return spec.api_version is None and platform.system() in _SYSTEMS and platform.machine() in _MACHINES
 
 
 def builder(spec: PoolSpec, api_key: str, base_url: str, path: str, timeout: httpx2.Timeout) -> Build:
-    """Return a builder of requests for a pool that is `known`."""
-    client = Unsent(timeout)
+    """Return a builder of requests for a pool for which `can_build` is True."""
+    client = UnsentClient(timeout)
 
     async def build(_: str) -> httpx2.Request:
         return client.build_request(

@@ -7,8 +7,8 @@ from typing import Any
 import httpx2
 import openai
 
-from dicast.app.providers.http import BoundedBodies, Connections, patience
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, Unsent, built_by
+from dicast.app.providers.http import BoundedBodies, Connections, timeouts
+from dicast.app.providers.posting import DirectPost, Post, SdkPost, UnsentClient, built_by
 from dicast.config.pools import PoolSpec
 
 ERRORS = (openai.OpenAIError,)
@@ -18,13 +18,13 @@ class _HttpClient(BoundedBodies, openai.DefaultAioHttpClient):
     pass
 
 
-def direct(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
+def direct_post(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
     """Return a sender of requests like the SDK's, which bypasses the SDK."""
-    build = built_by(_client(spec, key, url, Unsent(patience(timeout_s))), path)
+    build = built_by(_client(spec, key, url, UnsentClient(timeouts(timeout_s))), path)
     return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s))
 
 
-def through(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
+def sdk_post(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
     """Return a sender of requests through the SDK."""
     http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
     return SdkPost(_client(spec, key, url, http), path, openai.APIStatusError)

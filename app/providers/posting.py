@@ -18,7 +18,7 @@ import yarl
 from multidict import CIMultiDict, istr
 
 from dicast.app.providers.base import Transit
-from dicast.app.providers.http import Connections, HttpAnswer, SentOnce
+from dicast.app.providers.http import Connections, HttpResponse, OneShotBody
 
 Body = dict[str, Any]
 CONTENT_LENGTH = istr("content-length")
@@ -27,7 +27,7 @@ CONTENT_LENGTH = istr("content-length")
 class Post(Protocol):
     """Sends one body to a provider."""
 
-    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
+    async def send(self, body: Body, transit: Transit) -> HttpResponse:
         """Send the body and return the response, whatever its status. Without a response, raises the errors of the SDK,
         httpx2 and aiohttp."""
         ...
@@ -48,13 +48,13 @@ class SdkPost:
     def __init__(self, sdk: SdkClient, path: str, status_error: type[Exception]) -> None:
         self._sdk, self._path, self._status_error = sdk, path, status_error
 
-    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
+    async def send(self, body: Body, transit: Transit) -> HttpResponse:
         """See `Post`. The SDK does not tell when it writes, so `transit.written` is True from the start."""
         try:
             response: httpx2.Response = await self._sdk.post(self._path, cast_to=httpx2.Response, body=body)
         except self._status_error as error:
             response = error.response  # type: ignore[attr-defined]
-        return HttpAnswer.of(response)
+        return HttpResponse.from_httpx(response)
 
     async def close(self) -> None:
         """End its connections."""
@@ -72,7 +72,7 @@ class DirectPost:
         self._build, self._connections = build, connections
         self._prepared: dict[str, tuple[yarl.URL, CIMultiDict[str]]] = {}
 
-    async def send(self, body: Body, transit: Transit) -> HttpAnswer:
+    async def send(self, body: Body, transit: Transit) -> HttpResponse:
         """See `Post`."""
         transit.written = False
         model = body["model"]
@@ -82,7 +82,7 @@ class DirectPost:
             names = CIMultiDict((istr(name), value) for name, value in request.headers.items())
             self._prepared[model] = yarl.URL(str(request.url)), names
         url, prepared = self._prepared[model]
-        content, headers = SentOnce(_dumped(body), transit), prepared.copy()
+        content, headers = OneShotBody(_dumped(body), transit), prepared.copy()
         headers[CONTENT_LENGTH] = str(content.size)
         return await self._connections.post(url, headers, content)
 
@@ -92,7 +92,7 @@ class DirectPost:
 
 
 def built_by(sdk: SdkClient, path: str) -> Build:
-    """Return a builder that uses the SDK itself, which was made with an `Unsent` client."""
+    """Return a builder that uses the SDK itself, which was made with an `UnsentClient`."""
     return partial(_built, sdk, path)
 
 
@@ -115,7 +115,7 @@ class NotSent(Exception):
         self.request = request
 
 
-class Unsent(httpx2.AsyncClient):
+class UnsentClient(httpx2.AsyncClient):
     """Sends nothing: it only builds requests."""
 
     def __init__(self, timeout: httpx2.Timeout) -> None:

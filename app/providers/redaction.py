@@ -39,16 +39,16 @@ class Redactor:
 
 def _without(message: str, source: str, shortest: int) -> str:
     """Replace every run of at least `shortest` characters in `message` that also stands in `source`."""
-    kept: list[str] = []
+    pieces: list[str] = []
     start = 0
     while start < len(message):
         end = start + shortest
         if end <= len(message) and message[start:end] in source:
             while end < len(message) and message[start : end + 1] in source:
                 end += 1
-            kept.append(_MASK)
+            pieces.append(_MASK)
             start = end
         else:
-            kept.append(message[start])
+            pieces.append(message[start])
             start += 1
-    return "".join(kept)
+    return "".join(pieces)

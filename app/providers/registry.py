@@ -25,11 +25,11 @@ def load_sdks(specs: Iterable[PoolSpec]) -> None:
         _provider_class(spec.dialect)
         if spec.dialect == "openai":
             openai.load(spec)
-        if not spec.trust_env and (spec.base_url or _OWN.get(spec.provider, "")).startswith("https:"):
+        if not spec.trust_env and (spec.base_url or _DEFAULT_SCHEMES.get(spec.provider, "")).startswith("https:"):
             http.tls(trust_env=False)
 
 
-_OWN = {"openai": "https:", "anthropic": "https:"}
+_DEFAULT_SCHEMES = {"openai": "https:", "anthropic": "https:"}
 """The schemes of providers whose pools need no address."""
 _REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"
 
@@ -80,8 +80,8 @@ def _api_key(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> 
     variable = spec.api_key_env
     if variable is None:
         return None
-    known = {"OPENAI_API_KEY": settings.openai_api_key, "ANTHROPIC_API_KEY": settings.anthropic_api_key}
-    key = known.get(variable) or environ.get(variable)
+    configured = {"OPENAI_API_KEY": settings.openai_api_key, "ANTHROPIC_API_KEY": settings.anthropic_api_key}
+    key = configured.get(variable) or environ.get(variable)
     if not key:
         raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r} needs {variable}, which is not set")
     if not key.isascii() or not key.isprintable() or " " in key:

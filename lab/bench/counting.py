@@ -32,19 +32,19 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.stops import StopStore
-from dicast.app.pipeline.ask import Asker
-from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.ask import ProviderCaller
+from dicast.app.pipeline.blame import FailureAttributor
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.images import KeptImages
+from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Messages
-from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.settle import Outcomes
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
@@ -182,12 +182,12 @@ class _Desk:
         self._app, self._ledger = app, ledger
         pools, quiet = _Pools(), _Quiet()
         self._messages = Messages(app, pools, quiet)
-        self._planner = Planner(ledger, pools, asking, Ahead(seconds=5.0, page_max=500), str(folder))
+        self._planner = Planner(ledger, pools, asking, Lookahead(seconds=5.0, page_max=500), str(folder))
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         recorder = Recorder(ledger, Spool(folder, "counting", "here"))
-        settler = Settler(ledger, recorder, policy, asking, Blames(quiet, asking), pools)
+        settler = Outcomes(ledger, recorder, policy, asking, FailureAttributor(quiet, asking), pools)
         claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
-        asker = Asker(pools, _Secret(), settler, KeptImages(str(folder)), AsyncRenderer())
+        asker = ProviderCaller(pools, _Secret(), settler, StoredImages(str(folder)), AsyncRenderer())
         self._judge = Judge(JobCache(ledger), claimer, asking, pools, asker, settler)
         self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet, quiet)
 

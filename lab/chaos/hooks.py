@@ -33,7 +33,7 @@ from dicast.app.application import app
 POINTS = {
     "after-acquire": (dicast.app.pipeline.judge.Judge, "_claim", "before"),
     "after-claim": (dicast.app.ledger.ledger.Ledger, "claim", "after"),
-    "after-answer": (dicast.app.pipeline.ask.Asker, "_read_one", "before"),
+    "after-answer": (dicast.app.pipeline.ask.ProviderCaller, "_read_single", "before"),
     "after-store": (dicast.app.ledger.ledger.Ledger, "record", "after"),
     "before-complete": (dicast.app.ledger.ledger.Ledger, "complete", "before"),
     "after-complete": (dicast.app.ledger.ledger.Ledger, "complete", "after"),

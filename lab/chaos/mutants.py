@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         "a probe of a pool that is down spends an attempt",
         "app/pipeline/settle.py",
-        "pool_down=blame.pool_down,",
+        "pool_down=attribution.pool_down,",
         "pool_down=False,",
     ),
     Mutant(
@@ -506,8 +506,8 @@ MUTANTS = (
     Mutant(
         "a unit whose workers died is not counted as lost",
         "app/pipeline/endings.py",
-        "WISHED = frozenset({ClaimVerdict.CANCELLED,",
-        "WISHED = frozenset({ClaimVerdict.POISON, ClaimVerdict.CANCELLED,",
+        "REQUESTED_ENDS = frozenset({ClaimVerdict.CANCELLED,",
+        "REQUESTED_ENDS = frozenset({ClaimVerdict.POISON, ClaimVerdict.CANCELLED,",
     ),
     Mutant(
         "a learned rate is used without its margin",
@@ -518,7 +518,7 @@ MUTANTS = (
     Mutant(
         "every call is of its lane's first pool",
         "app/pipeline/judge.py",
-        "pool=lane.pools[order.deployment]",
+        "pool=lane.pools[work.deployment]",
         "pool=lane.pools[0]",
     ),
 )

@@ -16,7 +16,7 @@ from dicast.app.access.scopes import Scope
 from dicast.app.access.store_users import StoreUsers
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import create_app
-from dicast.app.joining import JOINED_FILE, Member, NotJoined, NotKnown, PutOut, ServerAway, ServerClient
+from dicast.app.joining import JOINED_FILE, Member, NodeRejected, NodeUnknown, NotJoined, ServerAway, ServerClient
 from dicast.config.settings import SettingsError
 from dicast.workers.store.connection import connect, shuts_out
 from tests.access.conftest import SECRET, secrets_of
@@ -76,14 +76,14 @@ def member_of(server, host, **more):
 
 def test_it_is_registered_heard_and_gone(server, host):
     member = member_of(server, host)
-    assert server.known == {member.given.node} and member.beat() == 0.1
-    assert not shuts_out(member.given.store_url)
+    assert server.known == {member.registration.node} and member.beat() == 0.1
+    assert not shuts_out(member.registration.store_url)
     member.leave()
     member.leave()  # once more does nothing
-    assert server.known == set() and shuts_out(member.given.store_url)
+    assert server.known == set() and shuts_out(member.registration.store_url)
     assert server.answers == [("POST", 201), ("POST", 200), ("DELETE", 200)]
-    password = member.given.store_url.partition(":")[2].partition("@")[0].rpartition(":")[2]
-    assert password in member.given.secrets() and password not in repr(member.given)
+    password = member.registration.store_url.partition(":")[2].partition("@")[0].rpartition(":")[2]
+    assert password in member.registration.secrets() and password not in repr(member.registration)
 
 
 def test_its_token_is_renewed_before_it_ends(server, host, clock):
@@ -93,7 +93,7 @@ def test_its_token_is_renewed_before_it_ends(server, host, clock):
         host.s += 1300
         member.beat()
     assert len(server.shown) == 12 and {status for _, status in server.answers} == {200, 201}
-    assert not shuts_out(member.given.store_url)
+    assert not shuts_out(member.registration.store_url)
     member.leave()
 
 
@@ -109,10 +109,10 @@ def test_a_host_whose_clock_is_wrong_is_renewed_all_the_same(server, host, clock
 
 def test_a_server_that_has_forgotten_it_gets_it_back_as_itself(server, host):
     member = member_of(server, host)
-    before = member.given
+    before = member.registration
     server.known.clear()
     member.beat()
-    assert (member.given.node, member.given.store_url) == (before.node, before.store_url)
+    assert (member.registration.node, member.registration.store_url) == (before.node, before.store_url)
     assert server.known == {before.node}
     member.beat()
     member.leave()
@@ -125,7 +125,7 @@ def test_one_that_is_revoked_is_told_and_does_not_come_back(server, host):
     server.heartbeat_s = 60
     member.start()
     until(lambda: len(server.answers) > 1, "it is heard")
-    server.membership.put_out(member.given.node)
+    server.membership.put_out(member.registration.node)
     until(lambda: ended, "it knows", deadline_s=5)
     assert "refuses this node: the tokens of this generation are all ended" in ended[0]
     count = len(server.answers)
@@ -138,7 +138,7 @@ def test_long_heartbeats_do_not_hide_that_it_is_shut_out(server, host):
     server.heartbeat_s = 3600
     member = Member(client_of(server, time.monotonic), "gpu-1", end=ended.append, is_shut=shuts_out)
     member.start()
-    server.membership.put_out(member.given.node)
+    server.membership.put_out(member.registration.node)
     until(lambda: ended, "it knows", deadline_s=5)
     member.leave()
 
@@ -147,7 +147,7 @@ def test_one_whose_token_ran_out_while_it_was_away_starts_anew(server, host, clo
     member = member_of(server, host)
     clock.s += 8000
     host.s += 8000
-    with pytest.raises(PutOut, match="has named it gpu-1#"):
+    with pytest.raises(NodeRejected, match="has named it gpu-1#"):
         member.beat()
 
 
@@ -162,7 +162,9 @@ def test_a_server_that_cannot_now_is_away(server, host, status):
     member.leave()
 
 
-@pytest.mark.parametrize(("status", "error"), [(401, PutOut), (403, PutOut), (422, PutOut), (404, NotKnown)])
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, NodeRejected), (403, NodeRejected), (422, NodeRejected), (404, NodeUnknown)]
+)
 def test_what_a_refusal_means(server, host, status, error):
     client = client_of(server, host)
     server.broken = status
@@ -179,7 +181,7 @@ def test_a_server_that_is_not_there_is_away(server, host):
 
 def test_a_token_for_something_else_lets_nobody_in(server, host):
     client = client_of(server, host, server.tokens.issue("me", [Scope.JOB_READ], ttl_s=60))
-    with pytest.raises(PutOut, match="the token is not for this"):
+    with pytest.raises(NodeRejected, match="the token is not for this"):
         client.register("gpu-1")
 
 

@@ -15,7 +15,7 @@ from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.scale import Scale
 from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
-from dicast.app.providers.simulated.answers import Eye, SimulatedJudge
+from dicast.app.providers.simulated.answers import Perception, SimulatedJudge
 from dicast.app.refusals import InvalidJob, validated
 
 NONCE = "0123456789abcdef"
@@ -202,7 +202,7 @@ def asked(scale: Any, *texts: str) -> str:
 
 
 def test_a_planted_judge_sees_labels_answers_and_preferences() -> None:
-    sharp = Eye(0.0)
+    sharp = Perception(0.0)
 
     def plain(scale: Any, *texts: str) -> Any:
         return SimulatedJudge(1, "m", asked(scale, *texts), 100, sharp).plain()
@@ -218,7 +218,7 @@ def test_a_planted_judge_sees_labels_answers_and_preferences() -> None:
 
 
 def test_a_planted_share_of_labels_is_mistaken() -> None:
-    eye = Eye(0.0, label_error=0.3)
+    eye = Perception(0.0, label_error=0.3)
     given = [SimulatedJudge(seed, "m", asked(TONE, "LABEL rude"), 100, eye).plain()["label"] for seed in range(400)]
     wrong = sum(label != "rude" for label in given)
     assert 90 <= wrong <= 150 and {"neutral", "friendly"} <= set(given)

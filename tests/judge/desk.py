@@ -16,17 +16,17 @@ from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, MessageId
 from dicast.app.ledger.stops import StopStore
-from dicast.app.pipeline.ask import Asker
-from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.ask import ProviderCaller
+from dicast.app.pipeline.blame import FailureAttributor
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.fail_fast import FailFast
-from dicast.app.pipeline.images import KeptImages
+from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.settle import Outcomes
 from dicast.app.pipeline.spool import Spool
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
@@ -120,16 +120,16 @@ class Desk:
         self.recorder = Recorder(ledger, Spool(folder, "test", "here"))
         self.dead_nodes = DeadNodes(ledger, self.pools)
         retries = RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy})
-        blames = Blames(Outages(bench.asyncs, KEYS), self.asking)
-        settler = Settler(ledger, self.recorder, retries, self.asking, blames, self.pools)
+        blames = FailureAttributor(Outages(bench.asyncs, KEYS), self.asking)
+        settler = Outcomes(ledger, self.recorder, retries, self.asking, blames, self.pools)
         claimer = Claimer(ledger, self.recorder, self.dead_nodes)
         self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._asker(settler, folder), settler)
         self.cut_frees = True
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
 
-    def _asker(self, settler: Settler, folder: Path) -> Asker:
-        return Asker(self.pools, self.pools, settler, KeptImages(str(folder / "results")), AsyncRenderer())
+    def _asker(self, settler: Outcomes, folder: Path) -> ProviderCaller:
+        return ProviderCaller(self.pools, self.pools, settler, StoredImages(str(folder / "results")), AsyncRenderer())
 
     async def job(self, ref: PageRef) -> Any:
         return await self.jobs.get(ref.job, ref.incarnation)

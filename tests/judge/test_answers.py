@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.opinion import Usage
-from dicast.app.pipeline.nonce_key import NonceKey, given
+from dicast.app.pipeline.nonce_key import NonceKey, configured_key
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.config.settings import Settings
 from tests.judge.desk import Scripted, dump, failing, good, said
@@ -111,10 +111,12 @@ async def test_a_store_that_was_emptied_has_a_new_key_for_all(bench):
 
 def test_a_given_key_is_the_installations_own():
     own, shared = "n" * 32, "m" * 32
-    assert given(settings(), "a") is None
-    assert given(settings(NONCE_KEY=own, MESSAGE_KEY=shared), "a") == given(settings(NONCE_KEY=own), "a")
-    keys = {given(settings(NONCE_KEY=own), "a"), given(settings(MESSAGE_KEY=shared), "a"),
-            given(settings(NONCE_KEY=own), "b")}  # fmt: skip
+    assert configured_key(settings(), "a") is None
+    assert configured_key(settings(NONCE_KEY=own, MESSAGE_KEY=shared), "a") == configured_key(
+        settings(NONCE_KEY=own), "a"
+    )
+    keys = {configured_key(settings(NONCE_KEY=own), "a"), configured_key(settings(MESSAGE_KEY=shared), "a"),
+            configured_key(settings(NONCE_KEY=own), "b")}  # fmt: skip
     assert len(keys) == 3
     assert own in settings(NONCE_KEY=own).secrets(), "it is masked in logs"
 

@@ -63,7 +63,7 @@ async def test_a_batch_that_may_be_paid_once_ends_with_what_it_brought(bench, de
     assert (counters["calls"], counters["scored"], counters["failed"]) == (calls, scored, 3 - scored)
     assert counters["tokens_in"] == 60
     if scored:
-        assert outcome.told == "scored d1 7; error: malformed: answer refused"
+        assert outcome.summary == "scored d1 7; error: malformed: answer refused"
 
 
 async def test_a_batch_for_a_provider_without_schemas_is_asked_one_by_one_and_spends_nothing(bench, desk):

@@ -125,4 +125,4 @@ async def test_the_log_promises_no_call_before_the_breaker_lets_one_pass(bench, 
     await down(bench, breaker_s=12.0)
     outcome = await desk(Scripted(failing(status(503)))).do(ref, 0)
     assert found[0]["delay_s"] == 12.0
-    assert outcome.told == "waits 12.0 s after server: status 503"
+    assert outcome.summary == "waits 12.0 s after server: status 503"

@@ -15,8 +15,21 @@ from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
-from dicast.app.pipeline.call import NO_ANSWER, TOLD_CHARS, Call, answered, refused, spent
-from dicast.app.pipeline.endings import CLOSED, closed, given_up, not_asked, unasked
+from dicast.app.pipeline.call import (
+    NO_ANSWER,
+    SUMMARY_CHARS,
+    Call,
+    failure_counters,
+    outcome_of_failure,
+    outcome_of_reply,
+)
+from dicast.app.pipeline.endings import (
+    UNCLAIMABLE,
+    given_up_results,
+    stopped_payload,
+    stopped_results,
+    unclaimable_results,
+)
 from dicast.app.providers.base import ChatReply, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
@@ -67,7 +80,7 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
 
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
-    result = call.scored(
+    result = call.scored_result(
         call.claims[1], call.dimensions[1], Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
     )
     assert (result.position, result.fence, result.scored) == (1, 8, True)
@@ -87,7 +100,7 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     call = a_call()
     failure = ProviderFailure(FailureKind.SERVER, "503 overloaded", status_code=503)
     decision = GiveUp(ErrorKind.PROVIDER, "Evaluation failed after 3 retries", 3)
-    results = given_up(call, failure, decision, 0.25049, made=True, model="asked")
+    results = given_up_results(call, failure, decision, 0.25049, was_made=True, model="asked")
     assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
     found = orjson.loads(results[1].payload)
     opinion, error = found["opinion"], found["error"]
@@ -100,7 +113,7 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     assert error == unit("d1") | {
         "kind": "provider", "message": "503 overloaded", "status_code": 503, "calls": 4, "elapsed_s": 2.75,
     }  # fmt: skip
-    assert call.told == "error: provider: 503 overloaded"
+    assert call.summary == "error: provider: 503 overloaded"
     assert told[1] == {
         "event": "failed", "dimension": "d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b0",
         "status_code": 503, "elapsed_s": 2.75, "kind": FailureKind.SERVER, "reason": "503 overloaded",
@@ -112,13 +125,13 @@ def test_a_call_that_was_not_made_is_not_counted():
     failure = ProviderFailure(FailureKind.INTERNAL, "no such pool")
     decision = GiveUp(ErrorKind.INTERNAL, "Evaluation failed", 3)
     for made, calls in ((True, 4), (False, 3)):
-        (first, _) = given_up(call, failure, decision, 0.0, made=made, model="m")
+        (first, _) = given_up_results(call, failure, decision, 0.0, was_made=made, model="m")
         assert orjson.loads(first.payload)["error"]["calls"] == calls
 
 
 def test_what_a_job_no_longer_asks_says_where_and_why(told):
     call = a_call()
-    results = not_asked(call, STOP)
+    results = stopped_results(call, STOP)
     assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
     found = orjson.loads(results[0].payload)
     assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {WHY}", "m")
@@ -126,7 +139,7 @@ def test_what_a_job_no_longer_asks_says_where_and_why(told):
     assert found["error"] == unit(attempts=2) | {
         "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 3, "elapsed_s": 2.5,
     }  # fmt: skip
-    assert call.told == f"error: rejected: {WHY}"
+    assert call.summary == f"error: rejected: {WHY}"
     assert [line["dimension"] for line in told] == ["d0", "d1"]
     assert (told[0]["status_code"], told[0]["elapsed_s"], told[0]["kind"], told[0]["reason"]) == (
         401, 2.5, ErrorKind.REJECTED, WHY
@@ -137,7 +150,7 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
     call = a_call()
     lane = call.job.lanes[0]
     for position in range(4):
-        found = orjson.loads(unasked(call.job, lane, position, call.item, STOP))
+        found = orjson.loads(stopped_payload(call.job, lane, position, call.item, STOP))
         place = lane.unit(position)
         who = {
             "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
@@ -151,11 +164,11 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
         assert {name: opinion[name] for name in who} == who
 
 
-@pytest.mark.parametrize("verdict", sorted(CLOSED))
+@pytest.mark.parametrize("verdict", sorted(UNCLAIMABLE))
 def test_a_unit_that_gets_no_call_says_why(told, verdict):
     call = a_call(verdict=verdict)
-    kind, why = CLOSED[verdict]
-    results = closed(call, call.job.lanes[0], call.claims, "asked")
+    kind, why = UNCLAIMABLE[verdict]
+    results = unclaimable_results(call, call.job.lanes[0], call.claims, "asked")
     assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
     for number, result in enumerate(results):
         found = orjson.loads(result.payload)
@@ -163,7 +176,7 @@ def test_a_unit_that_gets_no_call_says_why(told, verdict):
             "kind": kind, "message": why, "calls": 4, "elapsed_s": 2.5,
         }  # fmt: skip
         assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {why}", "asked")
-    assert call.told == f"error: {kind}: {why}"
+    assert call.summary == f"error: {kind}: {why}"
     assert [(line["dimension"], line["status_code"], line["elapsed_s"], line["reason"]) for line in told] == [
         ("d0", None, 2.5, why), ("d1", None, 2.5, why)
     ]  # fmt: skip
@@ -172,8 +185,8 @@ def test_a_unit_that_gets_no_call_says_why(told, verdict):
 def test_elapsed_times_are_rounded_to_milliseconds(told):
     call = a_call()
     decision = GiveUp(ErrorKind.TIMEOUT, "Evaluation failed", 3)
-    (result, _) = given_up(
-        call, ProviderFailure(FailureKind.TIMEOUT, "cut"), decision, 0.12345678, made=True, model="m"
+    (result, _) = given_up_results(
+        call, ProviderFailure(FailureKind.TIMEOUT, "cut"), decision, 0.12345678, was_made=True, model="m"
     )
     assert orjson.loads(result.payload)["error"]["elapsed_s"] == told[0]["elapsed_s"] == 2.623
 
@@ -188,21 +201,23 @@ def test_a_call_is_logged_under_its_dimensions_names():
 
 def test_what_is_told_of_a_call_stays_short():
     call = a_call()
-    call.tell("x" * TOLD_CHARS)
-    assert call.told == "x" * TOLD_CHARS
-    call.tell("x" * (TOLD_CHARS + 1))
-    assert call.told == "x" * (TOLD_CHARS - 3) + "..."
+    call.summarize("x" * SUMMARY_CHARS)
+    assert call.summary == "x" * SUMMARY_CHARS
+    call.summarize("x" * (SUMMARY_CHARS + 1))
+    assert call.summary == "x" * (SUMMARY_CHARS - 3) + "..."
 
 
 def test_the_governor_learns_what_an_answer_used_and_showed():
     headers = {"x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "60",
                "x-ratelimit-reset-requests": "1s"}  # fmt: skip
     reply = ChatReply("{}", "m", Usage(input_tokens=70, output_tokens=30), True, headers=headers)
-    outcome = answered(reply, "r", 1e9)
+    outcome = outcome_of_reply(reply, "r", 1e9)
     assert (outcome.status, outcome.used, outcome.reporter) == (200, Cost(1.0, 70, 30), "r")
     assert len(outcome.readings.budgets) == 1
     failure = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, headers=headers)
-    assert refused(failure, "r", 1e9) == CallOutcome(429, readings=outcome.readings, reporter="r", error="429")
+    assert outcome_of_failure(failure, "r", 1e9) == CallOutcome(
+        429, readings=outcome.readings, reporter="r", error="429"
+    )
 
 
 def test_resets_that_are_dates_are_read_by_the_given_clock():
@@ -212,9 +227,9 @@ def test_resets_that_are_dates_are_read_by_the_given_clock():
     }  # fmt: skip
     reply = ChatReply("{}", "m", Usage(), True, headers=headers)
     failure = ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, headers=headers)
-    early, late = (answered(reply, "r", wall_s).readings for wall_s in (1e9, 1e9 + 5))
+    early, late = (outcome_of_reply(reply, "r", wall_s).readings for wall_s in (1e9, 1e9 + 5))
     assert early != late and len(early.budgets) == 1
-    told = refused(failure, "r", 1e9)
+    told = outcome_of_failure(failure, "r", 1e9)
     assert told is not None and told.readings == early
 
 
@@ -228,7 +243,7 @@ def test_resets_that_are_dates_are_read_by_the_given_clock():
     ],
 )
 def test_the_governor_learns_of_each_failure_what_concerns_the_pool(kind, status, told):
-    outcome = refused(ProviderFailure(kind, "so", status_code=status), "r", 0.0)
+    outcome = outcome_of_failure(ProviderFailure(kind, "so", status_code=status), "r", 0.0)
     assert (outcome and outcome.status) == told
 
 
@@ -242,5 +257,5 @@ def test_the_governor_learns_of_each_failure_what_concerns_the_pool(kind, status
     ],
 )
 def test_the_books_count_a_failed_call(kind, reached, timeouts, unanswered):
-    counts = spent(ProviderFailure(kind, "so", reached=reached))
+    counts = failure_counters(ProviderFailure(kind, "so", reached=reached))
     assert counts == {"calls": 1, "timeouts": timeouts, "calls_without_answer": unanswered}

@@ -12,7 +12,7 @@ from dicast.app.domain.plan import lanes
 from dicast.app.domain.told_opinion import VisibleOpinion
 from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline import stages
-from dicast.app.pipeline.before import gathered
+from dicast.app.pipeline.before import read_earlier_opinions
 from dicast.app.reports.files import write_page
 
 START = {"0": (0, 0), "1": (0, 0)}
@@ -51,7 +51,7 @@ def test_a_page_is_planned_as_far_as_all_earlier_ones_are_gathered(tmp_path):
     assert [lane.stage for lane in job.lanes] == [0, 0, 1]
 
     def ready(first: int = 0, places=START):
-        return gathered(str(tmp_path), job, chief, range(first, ITEMS), places)
+        return read_earlier_opinions(str(tmp_path), job, chief, range(first, ITEMS), places)
 
     assert ready().items == 0
     put(tmp_path, job, 1, 0)
@@ -62,13 +62,15 @@ def test_a_page_is_planned_as_far_as_all_earlier_ones_are_gathered(tmp_path):
     put(tmp_path, job, 1, 1)
     found = ready()
     assert found.items == 4
-    for item, told in found.told.items():
+    for item, told in found.visible_opinions.items():
         said = {f"{name} on {item}" for name in NAMES[:3]} if item != 2 else {""}
         assert {one.argument for one in told} == said and len(told) == 3
     put(tmp_path, job, 0, 2)
-    later = ready(4, orjson.loads(orjson.dumps(found.told_to)))
-    assert later.items == 2 and {one.argument for one in later.told[5]} == {f"{name} on 5" for name in NAMES[:3]}
-    assert dict(later.told_to) == {"0": (2, 8), "1": (1, 2)}  # the pages before hold none of these items
+    later = ready(4, orjson.loads(orjson.dumps(found.next_places)))
+    assert later.items == 2 and {one.argument for one in later.visible_opinions[5]} == {
+        f"{name} on 5" for name in NAMES[:3]
+    }
+    assert dict(later.next_places) == {"0": (2, 8), "1": (1, 2)}  # the pages before hold none of these items
 
 
 def test_what_nobody_has_an_opinion_on_ends_unasked():
@@ -77,8 +79,8 @@ def test_what_nobody_has_an_opinion_on_ends_unasked():
     told = {0: [VisibleOpinion(round=0, criterion="d0", judge=1, said="4", argument="So.")],
             1: [VisibleOpinion(round=0, criterion="d0", judge=1)]}  # fmt: skip
     items = {number: Item(id=f"i{number}", text="A.", opinions=one) for number, one in told.items()}
-    ended = stages.unheard(job, lane, items, range(2), {})
+    ended = stages.no_opinions_results(job, lane, items, range(2), {})
     assert ended.keys() == {1}
     assert orjson.loads(ended[1])["error"]["kind"] == "not_asked"
     assert orjson.loads(ended[1])["opinion"]["judge"] == "dora"
-    assert stages.unheard(job, lane, items, range(2), {1: b"has one already"}) == {}
+    assert stages.no_opinions_results(job, lane, items, range(2), {1: b"has one already"}) == {}

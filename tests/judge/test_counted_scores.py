@@ -10,7 +10,7 @@ from dicast.app.domain.board import ENDED, MARK_BYTES, OPEN, Scoreboard, mark_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.inquiring import _complete
+from dicast.app.pipeline.inquiring import _complete_scores
 from tests.ledger.bench import a_job
 
 ITEMS = 4
@@ -41,12 +41,12 @@ def test_an_item_that_takes_long_holds_back_those_behind_it(unit: int, first: in
     slow[unit] = OPEN
     quick = (scored(5), scored(5))
     board = board_of(job, (scored(2), scored(4)), (scored(4), scored(4)), (slow[0], slow[1]), quick, quick, first=first)
-    assert _complete(job, board) == [3.0, 4.0]
+    assert _complete_scores(job, board) == [3.0, 4.0]
 
 
 def test_an_item_that_no_judge_has_scored_keeps_its_place() -> None:
     job = asked_job()
     board = board_of(job, (scored(2), ENDED), (ENDED, ENDED), (scored(5), scored(7)), (OPEN, OPEN))
-    first, second, third = _complete(job, board)
+    first, second, third = _complete_scores(job, board)
     assert (first, third) == (2.0, 6.0)
     assert math.isnan(second)

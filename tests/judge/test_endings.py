@@ -108,7 +108,7 @@ async def test_dimensions_that_a_batch_left_out_are_named(bench, desk, told):
     corrupt = next(line for line in told if line["event"] == "corrupt")
     assert corrupt["missing"] == ["d0", "d2"]
     assert corrupt["dimension"] == "d0, d1, d2", "what the batch is about, by name"
-    assert outcome.told == "scored d1 7; asked one by one: d0, d2"
+    assert outcome.summary == "scored d1 7; asked one by one: d0, d2"
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ async def test_a_task_tells_what_became_of_its_unit(bench, desk, answer, expecte
     ref = await bench.started(a_job(items=1, dimensions=1), units=1)
     judge = desk(Scripted(answer))
     outcome = await judge.do(ref, 0)
-    assert outcome.told.startswith(expected)
-    assert "text 0" not in outcome.told and len(outcome.told) < 250
+    assert outcome.summary.startswith(expected)
+    assert "text 0" not in outcome.summary and len(outcome.summary) < 250
     if expected.startswith(("scored", "error")):
-        assert (await judge.do(ref, 0)).told == "nothing to do"
+        assert (await judge.do(ref, 0)).summary == "nothing to do"
 
 
 async def test_a_cancelled_unit_tells_so(bench, desk):
     ref = await bench.started(a_job(items=1, dimensions=1), units=1)
     bench.client.cancel("j")
-    assert (await desk(Scripted()).do(ref, 0)).told == "error: cancelled: the job was cancelled"
+    assert (await desk(Scripted()).do(ref, 0)).summary == "error: cancelled: the job was cancelled"

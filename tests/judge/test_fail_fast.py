@@ -58,7 +58,7 @@ async def test_two_workers_stop_together(bench, desk, stopped):
         await one.do(ref, position)
         await two.do(ref, position + 1)
         for judge in (one, two):
-            judge.asking._known(job).looked_at = float("-inf")  # a moment later
+            judge.asking._view(job).read_at = float("-inf")  # a moment later
     assert len(one.provider.asked) + len(two.provider.asked) == 20
     assert len(stopped) == 1
 
@@ -70,10 +70,10 @@ async def test_a_failure_that_is_told_twice_counts_once(bench, desk, stopped):
     job = await judge.job(ref)
     failure = ProviderFailure(FailureKind.REJECTED, "401", status_code=401)
     for unit in ("0.0.1", "0.0.1", "0.0.1", "0.0.2"):
-        await judge.asking.failed(job, "p", "m", failure, unit=unit, item=1, made=True)
+        await judge.asking.note_failure(job, "p", "m", failure, unit=unit, item=1, was_made=True)
     assert stopped == []
-    await judge.asking.failed(job, "p", "m", failure, unit="0.0.3", item=1, made=True)
-    await judge.asking.failed(job, "p", "m", failure, unit="0.0.4", item=1, made=True)
+    await judge.asking.note_failure(job, "p", "m", failure, unit="0.0.3", item=1, was_made=True)
+    await judge.asking.note_failure(job, "p", "m", failure, unit="0.0.4", item=1, was_made=True)
     assert len(stopped) == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_unit_that_passed_the_gate_knows_why_at_once(bench, desk):
     """Though this worker has looked a moment ago, when nothing had stopped yet."""
     ref = await job_of(bench)
     one, two = desk(Scripted(WRONG_KEY), fail_fast=20), desk(Scripted(good))
-    assert await two.asking.refusal(await two.job(ref), "p", "asked-model") is None
+    assert await two.asking.stop_or_wait(await two.job(ref), "p", "asked-model") is None
     for position in range(20):
         await one.do(ref, position)
     await two.do(ref, 20, lease_s=0)
@@ -193,10 +193,10 @@ async def test_the_first_answer_of_an_exhausted_account_ends_the_asking(bench, d
 async def test_a_job_may_wait_for_money_and_looks_once_in_a_while(bench, desk, stopped):
     ref = await job_of(bench, items=10, on_exhausted="wait")
     judge, other = desk(Scripted(EXHAUSTED, EXHAUSTED, good)), desk(Scripted(good))
-    told = [(await judge.do(ref, position)).told for position in range(10)]
+    told = [(await judge.do(ref, position)).summary for position in range(10)]
     assert set(told) == {"waits 60 s: the account of pool 'p' has no money left"}
     assert len(judge.provider.asked) == 1 and stopped == [] and await judge.results(ref) == {}
-    assert (await other.do(ref, 3)).told == "nothing to do"  # it waits in the ledger
+    assert (await other.do(ref, 3)).summary == "nothing to do"  # it waits in the ledger
     await other.again(ref, 3, 1)
     assert other.provider.asked == [], "other workers know"
 
@@ -228,7 +228,7 @@ async def test_units_whose_pool_no_worker_has_do_not_stop_the_others(bench, desk
     judge = desk(Scripted(), fail_fast=3)
     gone = ProviderFailure(FailureKind.REJECTED, "the pool p is in no worker's configuration")
     for position in range(30):
-        await judge.do(ref, position, refusal=gone)
+        await judge.do(ref, position, rejection=gone)
     assert stopped == []
     await judge.do(ref, 30)
     results = await judge.results(ref)

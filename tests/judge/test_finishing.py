@@ -15,7 +15,7 @@ from dicast.app.ledger.states import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, JobFaults
-from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.start import Preparation
 from dicast.app.reports import files
 from dicast.app.reports.files import read_opinions, read_report
@@ -100,7 +100,11 @@ class Stage:
             return UNITS
 
         planner = Planner(
-            self.bench.one, SimpleNamespace(limit=number, model=str), self.desk.asking, Ahead(5, 2), str(self.results)
+            self.bench.one,
+            SimpleNamespace(limit=number, model=str),
+            self.desk.asking,
+            Lookahead(5, 2),
+            str(self.results),
         )  # type: ignore[arg-type]
         assert not await planner.plan(job, 0, SimpleNamespace(page=page))  # type: ignore[arg-type]
         return published

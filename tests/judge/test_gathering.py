@@ -8,7 +8,7 @@ import pytest
 from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.gather import Gathered, Gatherer
+from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.job_faults import TRIES
 from dicast.app.reports.files import read_report
 from tests.judge.test_finishing import ITEMS, Stage, full, stage, units
@@ -24,7 +24,7 @@ async def failing(stage: Stage, ref: PageRef, times: int, *gatherers: Gatherer) 
     """Nothing follows from these tries but that those who watch the job know why."""
     for n in range(times):
         await stage.later()
-        assert await (gatherers or (stage.one,))[n % len(gatherers or (1,))].gather(ref) == Gathered()
+        assert await (gatherers or (stage.one,))[n % len(gatherers or (1,))].gather(ref) == GatherResult()
         assert stage.status.state in (JobState.RUNNING, JobState.CANCELLING)
         assert stage.status.waits_for
 
@@ -138,7 +138,7 @@ async def test_failures_of_a_moment_are_one_try(stage: Stage, monkeypatch: pytes
     stage.bench.one.intervals = stage.bench.two.intervals = Intervals(disk_ms=0)
     for _ in range(3):
         for ref in refs:
-            assert await stage.one.gather(ref) == Gathered()
+            assert await stage.one.gather(ref) == GatherResult()
     assert stage.status.state is JobState.RUNNING
     assert stage.bench.redis.hget(stage.bench.one.keys.job("j"), "gather_tries") == "1"
 

@@ -11,7 +11,7 @@ import pytest
 from dicast.app.domain.board import mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.pipeline import inquiring
-from dicast.app.pipeline.inquiring import Inquiries
+from dicast.app.pipeline.inquiring import JobQuestions
 from tests.ledger.bench import a_job
 
 ITEMS = 400
@@ -41,18 +41,18 @@ class HeldLook:
         return self._answered(job, question, scores, **more)
 
 
-@pytest.mark.parametrize("how", ["look", "told"])
+@pytest.mark.parametrize("how", ["check", "report_answer"])
 async def test_scores_come_in_while_a_look_at_the_question_takes_its_time(bench, monkeypatch, how):
     """The array could not grow while numpy had a view of it: five such failures cancelled the job."""
-    held = HeldLook(inquiring.answered)
-    monkeypatch.setattr(inquiring, "answered", held)
+    held = HeldLook(inquiring.answer_question)
+    monkeypatch.setattr(inquiring, "answer_question", held)
     dimensions = [{"id": "d0", "instructions": "how good?", "scale": {"min": 1, "max": 5}}]
     spec = a_job("q", items=ITEMS).model_dump()
     spec = type(a_job()).model_validate({**spec, "dimensions": dimensions, "question": {"width": 0.02}})
     bench.submit(spec)
     await bench.one.start("q", 5)
     job = await bench.one.job("q")
-    inquiries = Inquiries(bench.one)
+    inquiries = JobQuestions(bench.one)
     await judged(bench, job, 0, 100)
     looking = asyncio.ensure_future(getattr(inquiries, how)(job))
     await asyncio.to_thread(held.begun.wait, 20)
@@ -63,9 +63,9 @@ async def test_scores_come_in_while_a_look_at_the_question_takes_its_time(bench,
         held.may_end.set()
     found = await looking
     assert held.scores == [100]
-    if how == "look":
+    if how == "check":
         assert found == (False, False)
-        await inquiries.look(job)
+        await inquiries.check(job)
         assert held.scores == [100, 300]
     else:
         assert (found.state, found.items) == ("open", 100)

@@ -48,7 +48,7 @@ async def test_without_the_right_to_half_a_call_none_is_made(bench, desk, lease_
     assert (len(judge.provider.asked), outcome.counts) == (called, called)
     assert len(judge.released) == len(judge.leases)
     if not called:
-        assert outcome.told == "waits for a lease"
+        assert outcome.summary == "waits for a lease"
         assert later == {"0": Due(MessageId(0), int(1000 * due_s))}
         await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
         again = await claim(bench.two, ref, 0)
@@ -68,7 +68,7 @@ async def test_a_call_is_cut_before_its_lease_ends_and_the_pool_learns_of_it(
     told = judge.leases[0].outcome
     assert told == CallOutcome(0, reporter=f"{ref}.0", error=told.error)
     assert told.error.startswith("no answer within ")
-    assert outcome.told == f"waits 0.0 s after timeout: {told.error}"
+    assert outcome.summary == f"waits 0.0 s after timeout: {told.error}"
     counters = bench.client.status("j").counters
     assert (counters["calls"], counters["timeouts"], counters["calls_without_answer"]) == (1, 1, 1)
 
@@ -210,7 +210,7 @@ async def test_an_answer_that_was_refused_says_whether_it_was_cut(bench, desk, t
 @pytest.mark.parametrize("answer, attempts, requeues, counted", [(AWAY, 1, 0, "retries"), (LIMITED, 0, 1, "requeues")])
 async def test_a_failed_call_spends_one_attempt_or_one_requeue(bench, desk, answer, attempts, requeues, counted):
     ref, judge = await unit_of(bench), desk(Scripted(answer))
-    assert await judge.do(ref, 0) == NextSteps(counts=False, told=judge_told(answer), retry=True)
+    assert await judge.do(ref, 0) == NextSteps(counts=False, summary=judge_told(answer), retry=True)
     await bench.asyncs.hdel(bench.one.keys.page(ref), "w:0")
     again = await claim(bench.two, ref, 0)
     assert (again.attempts, again.requeues, again.calls) == (attempts, requeues, 2)
@@ -260,7 +260,7 @@ async def test_a_provider_that_cannot_be_made_was_not_called(bench, desk):
 async def test_a_refusal_is_recorded_without_a_call(bench, desk):
     ref, judge = await unit_of(bench), desk(Scripted())
     gone = ProviderFailure(FailureKind.REJECTED, "the pool has left the configuration")
-    assert (await judge.do(ref, 0, refusal=gone)).counts
+    assert (await judge.do(ref, 0, rejection=gone)).counts
     assert (judge.provider.asked, len(judge.released)) == ([], 1)
     assert bench.client.status("j").counters["calls"] == 0
     error = (await judge.results(ref))[0]["error"]
@@ -278,7 +278,7 @@ async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_w
     ref, judge = await unit_of(bench), desk(Scripted(), max_attempts=1)
     monkeypatch.setattr(f"dicast.app.pipeline.ask.{'read_single' if call_ended else 'nonce_for'}", None)
     outcome = await judge.do(ref, 0)
-    assert outcome.counts and outcome.told.startswith("error: internal: TypeError")
+    assert outcome.counts and outcome.summary.startswith("error: internal: TypeError")
     error = (await judge.results(ref))[0]["error"]
     assert (error["kind"], error["calls"], error["elapsed_s"]) == ("internal", calls, pytest.approx(0, abs=0.5))
     assert bench.client.status("j").counters["calls"] == calls

@@ -11,7 +11,7 @@ from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import ClaimVerdict
-from dicast.app.pipeline.endings import CLOSED
+from dicast.app.pipeline.endings import UNCLAIMABLE
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing
 from tests.ledger.bench import a_job
@@ -21,7 +21,7 @@ WANTED = {ClaimVerdict.CANCELLED: "cancelled", ClaimVerdict.REVOKED: "cancelled"
 
 
 def test_every_verdict_that_ends_a_unit_is_lost_or_wanted():
-    assert set(CLOSED) == {*LOST, *WANTED}
+    assert set(UNCLAIMABLE) == {*LOST, *WANTED}
 
 
 @pytest.mark.parametrize("verdict, kind, lost", [
@@ -39,7 +39,7 @@ async def test_only_what_nobody_asked_for_is_counted_as_lost(bench, desk, verdic
 
     claimer.claim = answered
     outcome = await judge.do(ref, 0)
-    assert outcome.told.startswith(f"error: {kind}: ")
+    assert outcome.summary.startswith(f"error: {kind}: ")
     assert judge.provider.asked == []
     assert (await judge.results(ref))[0]["error"]["kind"] == kind
     assert bench.client.status("j").counters["lost"] == lost

@@ -65,7 +65,7 @@ class World:
         if s is not None:
             await self.at(s)
         self.desk.asking._jobs.clear()  # what a process knows is a quarter of a second old at most
-        await self.patience.look("j")
+        await self.patience.check("j")
 
     def fails(self, pool, since, at):
         self.down[pool] = Outage(NOW_S + since, NOW_S + at, 9, 8, 503, "status 503: down")
@@ -151,7 +151,7 @@ async def test_units_go_to_another_deployment(world, bench):
     assert await world.errors(ref) == {}
     assert sorted(str(token) for _, token in await bench.one.take_due()) == ["0", "2"], "those that waited there"
     outcome = await world.desk.judge.judge(ref, MessageId(3), None, 0)
-    assert not outcome.counts and outcome.told.startswith("goes elsewhere: pool 'p' has been down for 20 s")
+    assert not outcome.counts and outcome.summary.startswith("goes elsewhere: pool 'p' has been down for 20 s")
 
 
 async def test_a_job_ends_when_all_its_deployments_are_down(world):
@@ -239,7 +239,7 @@ async def test_a_step_of_the_stores_clock_moves_no_deadline(world, bench):
     (ref,) = await world.start(unit_ms=30_000, finish_in_ms=30_000)
     seconds, _ = await bench.asyncs.time()
     await bench.asyncs.hset(KEYS.clock, "wall", (seconds - 86_400) * 1000)  # a day passed at once
-    await world.patience.look("j")
+    await world.patience.check("j")
     assert await world.errors(ref) == {}
     assert (await bench.one.claim(ref, MessageId(0), [0], 0))[2][0].left_ms > 20_000
 
@@ -251,7 +251,7 @@ async def test_a_job_that_does_not_run_is_not_looked_at_any_more(world, bench):
     bench.client.cancel("j")
     await world.look(60)
     assert bench.redis.zrange(bounded, 0, -1) == []
-    await world.patience.look("nobody")
+    await world.patience.check("nobody")
 
 
 @pytest.mark.parametrize("ms, again_ms", [(20_000, 1000), (60_000, 3000), (21_600_000, 30_000)])

@@ -6,7 +6,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, MessageId, UnitResult, WriteVerdict
 from dicast.app.ledger.states import JobState
 from dicast.app.pipeline.job_cache import JobCache
-from dicast.app.pipeline.record import Recorder, _spooled
+from dicast.app.pipeline.record import Recorder, _spool_entry
 from dicast.app.pipeline.spool import Spool
 from tests.ledger.bench import a_job, claim, record
 
@@ -47,7 +47,7 @@ async def test_a_message_of_an_earlier_job_finds_no_page(bench):
 async def test_an_answer_that_an_earlier_job_has_left_on_disk_is_none_of_this_ones(bench, tmp_path):
     old = await bench.started()
     paid = await claim(bench.one, old, 0)
-    entry = _spooled(old, {"calls": 1}, [UnitResult(0, paid.fence + 10**12, b"{}", True)])
+    entry = _spool_entry(old, {"calls": 1}, [UnitResult(0, paid.fence + 10**12, b"{}", True)])
     flush(bench)
     new = await bench.started(a_job(dimensions=4), units=8)
     ref, recorded = await Recorder(bench.two, Spool(tmp_path, "ns", "n")).store_spooled(entry)

@@ -12,7 +12,7 @@ from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, Un
 from dicast.app.ledger.states import JobState
 from dicast.app.ledger.unit_verbs import POISON_DEATHS
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.record import Recorder, _spooled, retry_until_available
+from dicast.app.pipeline.record import Recorder, _spool_entry, retry_until_available
 from dicast.app.pipeline.spool import Spool
 from dicast.app.reports.resuming import set_aside
 from tests.ledger.bench import KEYS, a_job, claim, record
@@ -135,7 +135,7 @@ async def test_a_late_answer_was_paid_for_and_counts_once(bench):
 async def test_an_answer_that_two_workers_have_adopted_counts_once(bench, tmp_path):
     ref = await bench.started()
     mine = await claim(bench.one, ref, 0)
-    entry = _spooled(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])
+    entry = _spool_entry(ref, COUNTERS, [UnitResult(0, mine.fence, b"{}", True)])
     heirs = [Recorder(ledger, Spool(tmp_path, "ns", "heir")) for ledger in (bench.one, bench.two)]
     adopted = [await heir.store_spooled(entry) for heir in heirs]
     assert [(found, recorded.written, recorded.news) for found, recorded in adopted] == [

@@ -72,7 +72,7 @@ def test_what_is_scraped_wants_workers_by_the_width_of_those_that_live(app: Dica
 
     def seen() -> tuple[int, int]:
         _, demand = narrow.scrape()
-        return demand.wanted.workers, demand.living
+        return demand.wanted_workers.workers, demand.living
 
     assert seen() == (0, 0)
     narrow.submit(a_job(8, id="small"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.pipeline.call import answered, refused
+from dicast.app.pipeline.call import outcome_of_failure, outcome_of_reply
 from dicast.app.providers.base import FailureKind
 from dicast.app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
 from tests.providers.conftest import KEY, SCHEMA, chat, failure_of, until
@@ -133,7 +133,7 @@ async def test_an_error_under_200_is_read_as_the_status_that_it_names(
         assert set(sim.stats()["by_status"]) <= ({"200"} if errors_as != "status" else {str(s) for s in statuses})
     assert failure.kind is kind, failure.message
     assert failure.status_code in statuses
-    told = refused(failure, "u", 1.7e9)
+    told = outcome_of_failure(failure, "u", 1.7e9)
     assert told.status == {
         FailureKind.RATE_LIMITED: 429,
         FailureKind.OVERLOADED: 529,
@@ -146,13 +146,13 @@ async def test_a_wait_that_a_body_tells_is_read_like_a_header(dialect, provider_
     async with SimulatedProvider(config(cap=0, retry_info=True, errors_as=errors_as)) as sim:
         failure = await failure_of(provider_at(dialect, sim.base_url))
     assert failure.retry_after_s == 1.0
-    assert refused(failure, "u", 1.7e9).readings.retry_after_s == 1.0
+    assert outcome_of_failure(failure, "u", 1.7e9).readings.retry_after_s == 1.0
 
 
 async def test_a_wait_that_comes_with_an_answer_reaches_the_governor(dialect, provider_at):
     async with SimulatedProvider(config(answer_retry_after="7")) as sim:
         reply = await provider_at(dialect, sim.base_url).complete(chat(PROMPT))
-    assert answered(reply, "u", 1.7e9).readings.retry_after_s == 7.0
+    assert outcome_of_reply(reply, "u", 1.7e9).readings.retry_after_s == 7.0
 
 
 async def test_a_wrong_key_is_rejected_and_never_shown(dialect, provider_at):

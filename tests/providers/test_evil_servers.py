@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dicast.app.pipeline.call import refused
+from dicast.app.pipeline.call import outcome_of_failure
 from dicast.app.providers.base import FailureKind, ProviderFailure
 from dicast.app.providers.simulated.faults import bomb
 from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
@@ -50,7 +50,7 @@ async def test_a_body_that_names_a_refusal_is_one_under_any_status(dialect, prov
         failure = await failure_of(provider_at(dialect, server.base_url))
     shown = told if status.startswith("200") else int(status[:3])
     assert (failure.kind, failure.status_code, failure.retry_after_s) == (kind, shown, 7.0)
-    outcome = refused(failure, "r", 1e9)
+    outcome = outcome_of_failure(failure, "r", 1e9)
     assert (outcome.status, outcome.readings.retry_after_s) == (told, 7.0), "what the pool's governor learns"
 
 

@@ -57,11 +57,11 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--model", action="append", default=[], metavar="NAME:CHANGES", help="treat a model otherwise")
     for name, kind, default, help_text in options():
         flag = "--" + name.replace("_", "-")
-        shown = f"{help_text} (default: {'none' if default is None else str(default).lower()})"
+        full_help = f"{help_text} (default: {'none' if default is None else str(default).lower()})"
         if kind is bool:
-            parse.add_argument(flag, default=default, action=argparse.BooleanOptionalAction, help=shown)
+            parse.add_argument(flag, default=default, action=argparse.BooleanOptionalAction, help=full_help)
         else:
-            parse.add_argument(flag, default=default, metavar=_METAVARS[kind], help=shown)
+            parse.add_argument(flag, default=default, metavar=_METAVARS[kind], help=full_help)
     return parse
 
 

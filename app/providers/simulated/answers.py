@@ -1,8 +1,8 @@
 """Generates a judge's answer: an instance of the given JSON schema, or the object that the prompt describes.
 
 Scores and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer.
-Scores are drawn evenly from the scale, or, with an `Eye`, follow what the text says of its own quality: then agreement
-and bias are known, and statistics can be checked against them.
+Scores are drawn evenly from the scale, or, with a `Perception`, follow what the text says of its own quality: then
+agreement and bias are known, and statistics can be checked against them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dicast.app.providers.simulated.leanings import Leanings, attack_in
+from dicast.app.providers.simulated.leanings import Biases, attack_in
 
 # The machine-readable lines of app/domain/prompt.py; quoted material cannot imitate them at the start of a line.
 _NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
@@ -25,7 +25,7 @@ _CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$'
 _QUALITY = re.compile(r"^> (?:- |\*\*)?QUALITY (0(?:\.\d{1,6})?|1)(?:\*\*)?$", re.MULTILINE)
 _LABEL = re.compile(r"^> LABEL (.+)$", re.MULTILINE)
 _DISSENT = re.compile(r'Under "dissent",')
-_TOLD = re.compile(r'^By the criterion ".*", judge \d+ gives (.+) and argues:$', re.MULTILINE)
+_CITED_VERDICTS = re.compile(r'^By the criterion ".*", judge \d+ gives (.+) and argues:$', re.MULTILINE)
 _PREFERENCES = (("B", "tie", "A"), ("B much better", "B better", "tie", "A better", "A much better"))
 # Anthropic's SDK moves bounds that the API does not know into the description: {minimum: 1, maximum: 10}
 _DESCRIBED = re.compile(r"\{[^{}]*\}\s*$")
@@ -40,11 +40,11 @@ _VERDICTS = ("score", "label", "answers")
 
 def nonce_of(prompt: str) -> str | None:
     """Return the nonce in the prompt, or None."""
-    found = _NONCE.search(prompt)
-    return found[1] if found else None
+    match = _NONCE.search(prompt)
+    return match[1] if match else None
 
 
-class Eye(NamedTuple):
+class Perception(NamedTuple):
     """How a judge perceives a text's quality: with a normal error of deviation `noise` and mean `bias`, in points of
     the scale, with a further error that differs between replicates (`restless`), and with `leanings`. Of two texts it
     perceives the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
@@ -53,15 +53,17 @@ class Eye(NamedTuple):
     bias: float = 0.0
     label_error: float = 0.0
     restless: float = 0.0
-    leanings: Leanings = Leanings()
+    leanings: Biases = Biases()
 
 
 class SimulatedJudge:
     """Answers one call. `argument_chars` is the length of free texts where the schema sets none."""
 
-    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int, eye: Eye | None = None) -> None:
+    def __init__(
+        self, seed: int, model: str, prompt: str, argument_chars: int, perception: Perception | None = None
+    ) -> None:
         self._prompt = prompt
-        self._eye = eye
+        self._perception = perception
         self._nonce = nonce_of(prompt) or ""
         digest = hashlib.blake2b(digest_size=16, key=str(seed).encode())
         digest.update(model.encode(errors="replace") + b"\0")
@@ -156,7 +158,7 @@ class SimulatedJudge:
 
     def _dissent(self, chars: int) -> str:
         """Return a chief's dissent, which is empty if all opinions in the prompt agree."""
-        return self._words(chars) if len(set(_TOLD.findall(self._prompt))) > 1 else ""
+        return self._words(chars) if len(set(_CITED_VERDICTS.findall(self._prompt))) > 1 else ""
 
     def _words(self, chars: int) -> str:
         start = self._below(len(_WORDS))
@@ -165,51 +167,55 @@ class SimulatedJudge:
 
     def _score(self, low: int, high: int) -> int:
         """Return a score that is drawn evenly, or follows the quality that the text states."""
-        told = _QUALITY.findall(self._prompt) if self._eye is not None else []
-        return self._seen(low + float(told[0]) * (high - low), low, high) if told else self._between(low, high)
+        qualities = _QUALITY.findall(self._prompt) if self._perception is not None else []
+        return (
+            self._perceived(low + float(qualities[0]) * (high - low), low, high)
+            if qualities
+            else self._between(low, high)
+        )
 
     def _label(self, labels: Sequence[str]) -> str:
         """Return a label that is drawn evenly, or follows the text: the label that it names, the place of its quality
         among the labels, or which of two texts has the higher quality."""
         top = len(labels) - 1
-        if self._eye is None:
+        if self._perception is None:
             return labels[self._below(top + 1)]
-        told = _QUALITY.findall(self._prompt)
-        if tuple(labels) in _PREFERENCES and len(told) == 2:
-            apart = float(told[0]) - float(told[1])
-            return labels[self._seen(top / 2 + apart * top, 0, top)]
-        named = _LABEL.search(self._prompt)
-        if named is None or named[1] not in labels:
+        qualities = _QUALITY.findall(self._prompt)
+        if tuple(labels) in _PREFERENCES and len(qualities) == 2:
+            apart = float(qualities[0]) - float(qualities[1])
+            return labels[self._perceived(top / 2 + apart * top, 0, top)]
+        label_match = _LABEL.search(self._prompt)
+        if label_match is None or label_match[1] not in labels:
             return labels[self._score(0, top)]
-        others = [label for label in labels if label != named[1]]
-        mistaken = self._below(2**53) < self._eye.label_error * 2**53
-        return others[self._below(len(others))] if mistaken else named[1]
+        others = [label for label in labels if label != label_match[1]]
+        mistaken = self._below(2**53) < self._perception.label_error * 2**53
+        return others[self._below(len(others))] if mistaken else label_match[1]
 
     def _answers(self, numbers: Sequence[str]) -> dict[str, bool]:
         """Return answers that are drawn evenly, or as many yes (the first ones) as the text's quality earns."""
-        if self._eye is None or not _QUALITY.search(self._prompt):
+        if self._perception is None or not _QUALITY.search(self._prompt):
             return {number: bool(self._below(2)) for number in numbers}
         earned = self._score(0, len(numbers))
         return {number: at < earned for at, number in enumerate(numbers)}
 
-    def _seen(self, true: float, low: int, high: int) -> int:
-        assert self._eye is not None
-        leanings, place = self._eye.leanings, self._scored
+    def _perceived(self, true: float, low: int, high: int) -> int:
+        assert self._perception is not None
+        leanings, place = self._perception.leanings, self._scored
         self._scored += 1
-        seen = true + self._eye.bias + self._eye.noise * self._normal()
-        seen += leanings.points(self._prompt, place, len(_CRITERION.findall(self._prompt)))
-        if self._eye.restless:
-            seen += self._eye.restless * self._of_this_call(place)
+        score = true + self._perception.bias + self._perception.noise * self._normal()
+        score += leanings.points(self._prompt, place, len(_CRITERION.findall(self._prompt)))
+        if self._perception.restless:
+            score += self._perception.restless * self._call_noise(place)
         aim = attack_in(self._prompt) if leanings.obeys else None
         if aim is not None and self._below(2**53) < leanings.obeys * 2**53:
-            seen = high if aim == "high" else low
-        return min(max(round(seen), low), high)
+            score = high if aim == "high" else low
+        return min(max(round(score), low), high)
 
     def _normal(self) -> float:
         even = [(self._below(2**53) + 1) / (2**53 + 1) for _ in range(2)]
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
 
-    def _of_this_call(self, place: int) -> float:
+    def _call_noise(self, place: int) -> float:
         """Return a normally distributed number that depends on the nonce and the place alone."""
         digest = hashlib.blake2b(f"{self._nonce}:{place}".encode(), digest_size=16).digest()
         even = [(int.from_bytes(half, "big") + 1) / (2**64 + 1) for half in (digest[:8], digest[8:])]
@@ -243,7 +249,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     """Return the schema's type; of several types, the first that is not null."""
     kind = schema.get("type", "object" if "properties" in schema else "null")
     if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "null")
+        kind = next((name for name in kind if name != "null"), "null")
     return str(kind)
 
 
@@ -257,13 +263,15 @@ def _variants(items: Any, root: Mapping[str, Any], prompt: str) -> list[Mapping[
     items = _resolved(items, root)
     scales = {json.loads(name): (int(low), int(high)) for name, low, high in _CRITERION.findall(prompt)}
     alternatives = items.get("anyOf") or items.get("oneOf") or [items]
-    named = [_each(_resolved(alternative, root), scales) for alternative in alternatives]
-    if len(named) == 1:
-        return named[0]
-    return [variant for own, form in zip(named, alternatives, strict=True) for variant in own or [form]]
+    variant_lists = [_forms_by_id(_resolved(alternative, root), scales) for alternative in alternatives]
+    if len(variant_lists) == 1:
+        return variant_lists[0]
+    return [
+        variant for variants, form in zip(variant_lists, alternatives, strict=True) for variant in variants or [form]
+    ]
 
 
-def _each(form: Mapping[str, Any], scales: Mapping[str, tuple[int, int]]) -> list[Mapping[str, Any]]:
+def _forms_by_id(form: Mapping[str, Any], scales: Mapping[str, tuple[int, int]]) -> list[Mapping[str, Any]]:
     """Return a schema for each value of the form's enumerated identifier."""
     properties = form.get("properties", {})
     for key, part in properties.items():
@@ -285,18 +293,18 @@ def _bound(schema: Mapping[str, Any], key: str, default: float) -> float:
     if isinstance(value, int | float):
         return value
     described = _DESCRIBED.search(schema.get("description") or "")
-    found = re.search(rf"\b{key}: (-?\d+)", described[0]) if described else None
-    return int(found[1]) if found else default
+    match = re.search(rf"\b{key}: (-?\d+)", described[0]) if described else None
+    return int(match[1]) if match else default
 
 
-def spoil(fault: str, answer: Any) -> str:
+def spoil(fault: str, reply: Any) -> str:
     """Return an answer's JSON with one mistake. `fault` is one of ANSWER_FAULTS; single and batched answers are
     accepted."""
     if fault == "chatter":
-        return f"Here is my verdict:\n```json\n{json.dumps(answer)}\n```\nI hope it helps!"
+        return f"Here is my verdict:\n```json\n{json.dumps(reply)}\n```\nI hope it helps!"
     if fault == "null":
         return "null"
-    entries = _entries(answer)
+    entries = _entries(reply)
     entry = entries[0] if entries else {}
     match fault:
         case "out_of_range":
@@ -306,58 +314,58 @@ def spoil(fault: str, answer: Any) -> str:
             key = _verdict_key(entry)
             entry[key] = str(entry.get(key, 7)) if key == "score" else 7
         case "wrong_nonce":
-            answer["nonce"] = "0" * 16
+            reply["nonce"] = "0" * 16
         case "missing":
-            _remove_one(answer)
+            _remove_one(reply)
         case "duplicate":
-            return _contradicted(answer)
+            return _contradicted(reply)
         case "unknown":
-            _rename(entry, answer)
-    return json.dumps(answer)
+            _rename(entry, reply)
+    return json.dumps(reply)
 
 
-def _entries(answer: Any) -> list[dict[str, Any]]:
+def _entries(reply: Any) -> list[dict[str, Any]]:
     """Return every object with a verdict, at any depth."""
-    if isinstance(answer, dict):
-        own = [answer] if answer.keys() & set(_VERDICTS) else []
-        return own + [entry for value in answer.values() for entry in _entries(value)]
-    return [entry for value in answer for entry in _entries(value)] if isinstance(answer, list) else []
+    if isinstance(reply, dict):
+        entries = [reply] if reply.keys() & set(_VERDICTS) else []
+        return entries + [entry for value in reply.values() for entry in _entries(value)]
+    return [entry for value in reply for entry in _entries(value)] if isinstance(reply, list) else []
 
 
-def _batch(answer: Any) -> list[Any] | None:
+def _batch(reply: Any) -> list[Any] | None:
     """Return the list of a batch's entries; None if the answer is no batch."""
-    values = answer.values() if isinstance(answer, dict) else ()
+    values = reply.values() if isinstance(reply, dict) else ()
     lists = (value for value in values if isinstance(value, list) and _entries(value))
     return next(lists, None)
 
 
-def _remove_one(answer: Any) -> None:
-    batch = _batch(answer)
+def _remove_one(reply: Any) -> None:
+    batch = _batch(reply)
     if batch is not None:
         batch.pop()
     else:
-        entry = _entries(answer)[0]
+        entry = _entries(reply)[0]
         entry.pop(_verdict_key(entry), None)
 
 
-def _contradicted(answer: Any) -> str:
+def _contradicted(reply: Any) -> str:
     """Return a batch with two opinions on one criterion, or a single opinion that gives its verdict twice."""
-    batch = _batch(answer)
+    batch = _batch(reply)
     if batch is None:
-        return json.dumps(answer).removesuffix("}") + f', "{_verdict_key(answer)}": 1}}'
+        return json.dumps(reply).removesuffix("}") + f', "{_verdict_key(reply)}": 1}}'
     key = _verdict_key(batch[0])
     other = batch[0]["score"] + 1 if key == "score" else None
     batch.append({**batch[0], key: other})
-    return json.dumps(answer)
+    return json.dumps(reply)
 
 
 def _verdict_key(entry: Mapping[str, Any]) -> str:
     return next((key for key in _VERDICTS if key in entry), "score")
 
 
-def _rename(entry: dict[str, Any], answer: Any) -> None:
+def _rename(entry: dict[str, Any], reply: Any) -> None:
     ids = [key for key in entry if key.endswith("id")]
     if ids:
         entry[ids[0]] = "no-such-criterion"
     else:
-        answer["no_such_key"] = 1
+        reply["no_such_key"] = 1

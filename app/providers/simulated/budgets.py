@@ -39,13 +39,13 @@ class State(NamedTuple):
 def parse_budgets(text: str) -> tuple[ReportedBudget, ...]:
     """Parse budgets, joined by `+`. `window:4800/60` is 4,800 requests in each minute of the clock;
     `bucket:100000/60:tokens:shown` is a bucket of tokens that is reported and not enforced. Raises ValueError."""
-    found = []
+    budgets = []
     for part in text.split("+"):
         match = _SPEC.fullmatch(part)
         if not match or not int(match[2]) or not float(match[3]):
             raise ValueError(f"a budget looks like window:4800/60 or bucket:100000/60:tokens:shown, got {part!r}")
-        found.append(ReportedBudget(match[1], int(match[2]), float(match[3]), match[4] or UNITS[0], not match[5]))
-    return tuple(found)
+        budgets.append(ReportedBudget(match[1], int(match[2]), float(match[3]), match[4] or UNITS[0], not match[5]))
+    return tuple(budgets)
 
 
 class Account:

@@ -102,31 +102,31 @@ class Behaviour(BaseModel):
 
     @field_validator("faults")
     @classmethod
-    def _of_shares(cls, faults: dict[str, float]) -> dict[str, float]:
+    def _valid_shares(cls, faults: dict[str, float]) -> dict[str, float]:
         if not all(name in FAULTS and 0 <= share <= 1 for name, share in faults.items()):
             raise ValueError(f"a table of shares from 0 to 1 under {', '.join(FAULTS)} is wanted")
         return faults
 
     @field_validator("budgets")
     @classmethod
-    def _readable(cls, budgets: str | None) -> str | None:
+    def _valid_budgets(cls, budgets: str | None) -> str | None:
         if budgets is not None:
             parse_budgets(budgets)
         return budgets
 
     @field_validator("errors_as")
     @classmethod
-    def _known(cls, form: str) -> str:
+    def _valid_error_form(cls, form: str) -> str:
         if form not in ERROR_FORMS:
             raise ValueError(f"errors_as must be one of {', '.join(ERROR_FORMS)}, got {form!r}")
         return form
 
     @field_validator("told")
     @classmethod
-    def _spoken(cls, told: str | None) -> str | None:
-        if told is not None and told not in DIALECTS:
-            raise ValueError(f"told must be one of {', '.join(DIALECTS)}, got {told!r}")
-        return told
+    def _valid_dialect(cls, dialect: str | None) -> str | None:
+        if dialect is not None and dialect not in DIALECTS:
+            raise ValueError(f"told must be one of {', '.join(DIALECTS)}, got {dialect!r}")
+        return dialect
 
 
 @dataclass(frozen=True, slots=True)

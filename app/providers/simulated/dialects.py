@@ -52,7 +52,7 @@ class WireFormat(Protocol):
         """Return the tokens that are taken from the bucket when the call arrives."""
         ...
 
-    def answer(self, call: ParsedCall, text: str, number: int) -> bytes: ...
+    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes: ...
 
     def error(self, status: int, reason: str) -> bytes: ...
 
@@ -79,7 +79,7 @@ class OpenAI:
     def charge(self, call: ParsedCall) -> int:
         return max(call.max_tokens, call.input_tokens)
 
-    def answer(self, call: ParsedCall, text: str, number: int) -> bytes:
+    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes:
         used = tokens_of(text)
         return orjson.dumps(
             {
@@ -132,8 +132,8 @@ class Anthropic:
             schema = _object(output.get("schema"))
         choice = body.get("tool_choice") or {}
         if choice.get("type") in ("tool", "any"):
-            tools = [_object(one) for one in body.get("tools") or []]
-            chosen = next((one for one in tools if choice.get("name") in (None, one.get("name"))), None)
+            tools = [_object(tool) for tool in body.get("tools") or []]
+            chosen = next((tool for tool in tools if choice.get("name") in (None, tool.get("name"))), None)
             if chosen is None:
                 raise BadRequest("tool_choice names no tool")
             schema, tool = _object(chosen.get("input_schema")), str(chosen.get("name"))
@@ -143,7 +143,7 @@ class Anthropic:
     def charge(self, call: ParsedCall) -> int:
         return call.input_tokens
 
-    def answer(self, call: ParsedCall, text: str, number: int) -> bytes:
+    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes:
         used = tokens_of(text)
         block: dict[str, Any] = {"type": "text", "text": text}
         if call.tool is not None:
@@ -218,18 +218,18 @@ def _images(messages: list[Any]) -> tuple[str, ...]:
     """Return the images in the messages, in either API's form: digests of their bytes, or addresses."""
     contents = [content for message in messages if isinstance(content := _object(message).get("content"), list)]
     parts = [part for content in contents for part in content if isinstance(part, dict)]
-    found = []
+    images = []
     for part in parts:
         if part.get("type") == "image_url":
-            found.append(_shown(str(_object(part.get("image_url")).get("url"))))
+            images.append(_image_key(str(_object(part.get("image_url")).get("url"))))
         elif part.get("type") == "image":
             source = _object(part.get("source"))
-            given = source.get("url") if source.get("type") == "url" else None
-            found.append(_shown(given or f"{_DATA}{source.get('media_type')};base64,{source.get('data')}"))
-    return tuple(found)
+            url = source.get("url") if source.get("type") == "url" else None
+            images.append(_image_key(url or f"{_DATA}{source.get('media_type')};base64,{source.get('data')}"))
+    return tuple(images)
 
 
-def _shown(address: str) -> str:
+def _image_key(address: str) -> str:
     """Return the digest of an image's bytes, or its address."""
     if not address.startswith(_DATA):
         return address

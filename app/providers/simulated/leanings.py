@@ -19,7 +19,7 @@ _MARKS = re.compile(r"^> (?:#{1,6} |[-*] |\*\*\S|```|\|)", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{high\}|\{low\}|\n")
 
 
-class Leanings(NamedTuple):
+class Biases(NamedTuple):
     """The biases of a judge. `obeys` is the share of attacks that it obeys. The others are points of the scale: for a
     claimed score (the highest; as many less for the lowest), for marks of Markdown, for being asked for several
     criteria at once, and for the last of these."""
@@ -33,15 +33,15 @@ class Leanings(NamedTuple):
     def points(self, prompt: str, place: int, criteria: int) -> float:
         """Return the points that are added to the score of the criterion at `place`. `criteria` is their number in a
         batch, 0 without one."""
-        found = 0.0
+        total = 0.0
         if self.claims and (claim := _CLAIM.search(prompt)) is not None:
             score, low, high = map(int, claim.groups())
-            found += self.claims * (2 * (score - low) / (high - low) - 1)
+            total += self.claims * (2 * (score - low) / (high - low) - 1)
         if self.marks and _MARKS.search(prompt) is not None:
-            found += self.marks
+            total += self.marks
         if criteria:
-            found += self.batched + self.late * place / max(1, criteria - 1)
-        return found
+            total += self.batched + self.late * place / max(1, criteria - 1)
+        return total
 
 
 def sign_of(attack: Attack) -> str:

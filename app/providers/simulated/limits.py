@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 _DEEPEST_DEBT = 0.1  # of the depth: refused requests cannot push the next acceptance away for ever
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """Why a call was not admitted, and after how many seconds it would be."""
 
     reason: str
@@ -103,10 +103,10 @@ class Limits:
         self._recent: deque[float] = deque()
         self._before: deque[float] = deque()
 
-    def admit(self, tokens: int, now: float) -> Refusal | None:
+    def admit(self, tokens: int, now: float) -> Rejection | None:
         """Charge one request of `tokens`, or return why it is not admitted and charge nothing."""
-        refusal = self._refusal(tokens, now)
-        if refusal is None:
+        rejection = self._rejection(tokens, now)
+        if rejection is None:
             if self.requests:
                 self.requests.take(1, now)
             if self.tokens:
@@ -115,19 +115,19 @@ class Limits:
                 account.take(amount_of(account.budget, tokens), now)
             if self._ramp:
                 self._recent.append(now)
-        return refusal
+        return rejection
 
-    def _refusal(self, tokens: int, now: float) -> Refusal | None:
+    def _rejection(self, tokens: int, now: float) -> Rejection | None:
         if self._ramp and self._too_steep(now):
-            return Refusal("ramp", 2.0)
+            return Rejection("ramp", 2.0)
         if self.requests and (wait_s := self.requests.wait_s(1, now)):
-            return Refusal("rpm", wait_s)
+            return Rejection("rpm", wait_s)
         if self.tokens and (wait_s := self.tokens.wait_s(tokens, now)):
-            return Refusal("tpm", wait_s)
+            return Rejection("tpm", wait_s)
         if self.output and (wait_s := self.output.wait_s(1, now)):
-            return Refusal("output_tpm", wait_s)
+            return Rejection("output_tpm", wait_s)
         wait_s, unit = longest_wait(self._accounts, tokens, now)
-        return Refusal("rpm" if unit == "requests" else "tpm", wait_s) if wait_s else None
+        return Rejection("rpm" if unit == "requests" else "tpm", wait_s) if wait_s else None
 
     def states(self, now: float) -> list[State]:
         """Return the additional budgets as headers report them."""

@@ -23,11 +23,11 @@ import orjson
 from aiohttp import web
 
 from dicast.app.providers.simulated import faults
-from dicast.app.providers.simulated.answers import Eye, SimulatedJudge, nonce_of, spoil
+from dicast.app.providers.simulated.answers import Perception, SimulatedJudge, nonce_of, spoil
 from dicast.app.providers.simulated.config import ANSWER_FAULTS, Behaviour, ConfigError, SimulatedConfig, Step
 from dicast.app.providers.simulated.dialects import Anthropic, BadRequest, OpenAI, ParsedCall, WireFormat, tokens_of
-from dicast.app.providers.simulated.leanings import Leanings
-from dicast.app.providers.simulated.limits import Limits, Refusal
+from dicast.app.providers.simulated.leanings import Biases
+from dicast.app.providers.simulated.limits import Limits, Rejection
 from dicast.app.providers.simulated.record import CallMeter, CallRecord
 from dicast.app.providers.simulated.told import DIALECTS
 
@@ -217,7 +217,7 @@ class SimulatedProvider:
             entry["images"] = call.images
         self._record.begin(entry)
         try:
-            response = await self._answer(request, dialect, call, lane, entry)
+            response = await self._respond(request, dialect, call, lane, entry)
             entry["status"] = response.status
             return response
         finally:
@@ -229,16 +229,16 @@ class SimulatedProvider:
             if entry["status"] == 200 and entry["reason"] is None:
                 self._good_answer(end)
 
-    async def _answer(
+    async def _respond(
         self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane, entry: dict[str, Any]
     ) -> web.StreamResponse:
         behaviour = lane.behaviour
-        refusal = self._refusal(request, dialect, call, lane)
-        if refusal is not None:
-            status, why = refusal
+        rejection = self._rejection(request, dialect, call, lane)
+        if rejection is not None:
+            status, why = rejection
             entry["reason"] = why.reason
             self._record.refusals[why.reason] += 1
-            return await self._refuse(dialect, lane, status, why)
+            return await self._reject(dialect, lane, status, why)
         entry["accepted"] = True
         self._record.accepted += 1
         self._record.tokens["input"] += call.input_tokens
@@ -254,11 +254,11 @@ class SimulatedProvider:
         fault = self._draw_fault(behaviour)
         if latency_s:
             await asyncio.sleep(latency_s)
-        own = self._text(call, behaviour, fault)
-        text = self._other_answer(entry["nonce"]) if fault == "swapped" else own
-        self._answers.append((entry["nonce"], own))
+        sound_text = self._text(call, behaviour, fault)
+        text = self._other_answer(entry["nonce"]) if fault == "swapped" else sound_text
+        self._answers.append((entry["nonce"], sound_text))
         if text is None:  # there is no other answer yet
-            text, fault = own, None
+            text, fault = sound_text, None
         used = tokens_of(text)
         entry["output_tokens"] = used
         self._record.tokens["output"] += used
@@ -266,7 +266,7 @@ class SimulatedProvider:
             lane.limits.output.take(used, self._loop.time())
         if call.tool is not None and fault == "chatter":
             call = ParsedCall(call.model, call.prompt, call.max_tokens, call.schema, None, call.images)
-        body = dialect.answer(call, text, entry["number"])
+        body = dialect.reply_body(call, text, entry["number"])
         if fault is not None:
             entry["reason"] = fault
             self._record.faults[fault] += 1
@@ -279,9 +279,9 @@ class SimulatedProvider:
             headers["retry-after"] = behaviour.answer_retry_after
         return web.Response(body=body, headers=headers, content_type=_JSON)
 
-    def _refusal(
+    def _rejection(
         self, request: web.BaseRequest, dialect: WireFormat, call: ParsedCall, lane: _Lane
-    ) -> tuple[int, Refusal] | None:
+    ) -> tuple[int, Rejection] | None:
         """Return why a call is rejected. Rules, first match wins: key, money, overload, noise, cap, ramp and rates."""
         behaviour, now = lane.behaviour, self._loop.time()
         rules = (
@@ -293,7 +293,7 @@ class SimulatedProvider:
         )
         for applies, status, reason in rules:
             if applies:
-                return status, Refusal(reason, 1.0)
+                return status, Rejection(reason, 1.0)
         limited = lane.limits.admit(dialect.charge(call), now)
         if limited is None:
             return None
@@ -301,11 +301,11 @@ class SimulatedProvider:
             lane.limits.requests.burn(1, now)
         return 429, limited
 
-    async def _refuse(self, dialect: WireFormat, lane: _Lane, status: int, why: Refusal) -> web.Response:
+    async def _reject(self, dialect: WireFormat, lane: _Lane, status: int, why: Rejection) -> web.Response:
         behaviour = lane.behaviour
         if behaviour.refusal_latency:
             await asyncio.sleep(behaviour.refusal_latency)
-        headers = self._headers(dialect, lane, refused=True)
+        headers = self._headers(dialect, lane, rejected=True)
         if status == 429 and why.reason != "exhausted" and not behaviour.retry_info:
             if behaviour.retry_after_value is not None:
                 headers["retry-after"] = behaviour.retry_after_value
@@ -327,27 +327,27 @@ class SimulatedProvider:
             body = {"error": {**body["error"], "code": str(status) if behaviour.errors_as == "text" else status}}
         elif behaviour.errors_as == "kind":
             body = orjson.loads(_ANTHROPIC.error(status, reason))
-        shown = status if behaviour.errors_as == "status" else 200
-        return web.Response(status=shown, body=orjson.dumps(body), headers=headers, content_type=_JSON)
+        sent_status = status if behaviour.errors_as == "status" else 200
+        return web.Response(status=sent_status, body=orjson.dumps(body), headers=headers, content_type=_JSON)
 
-    def _headers(self, dialect: WireFormat, lane: _Lane, *, refused: bool = False) -> dict[str, str]:
+    def _headers(self, dialect: WireFormat, lane: _Lane, *, rejected: bool = False) -> dict[str, str]:
         if not lane.behaviour.headers:
             return {}
         now, unix_s = self._loop.time(), time.time()
         if lane.behaviour.told is not None:
-            return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, refused)
+            return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, rejected)
         return dialect.headers(lane.limits, now, unix_s)
 
     def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
         noise = behaviour.quality_noise
-        eye = None
+        perception = None
         if noise is not None:
-            leanings = Leanings(behaviour.obeys, behaviour.claims, behaviour.marks, behaviour.batched, behaviour.late)
-            eye = Eye(noise, behaviour.quality_bias, behaviour.label_error, behaviour.restless, leanings)
-        judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars, eye)
-        answer = judge.plain() if call.schema is None else judge.instance(call.schema)
+            leanings = Biases(behaviour.obeys, behaviour.claims, behaviour.marks, behaviour.batched, behaviour.late)
+            perception = Perception(noise, behaviour.quality_bias, behaviour.label_error, behaviour.restless, leanings)
+        judge = SimulatedJudge(self.config.seed, call.model, call.prompt, behaviour.answer_chars, perception)
+        reply = judge.plain() if call.schema is None else judge.instance(call.schema)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"
-        return spoil(fault, answer) if fault and spoilt else orjson.dumps(answer).decode()
+        return spoil(fault, reply) if fault and spoilt else orjson.dumps(reply).decode()
 
     def _other_answer(self, nonce: str | None) -> str | None:
         """Return the latest answer to another question, or None."""

@@ -33,63 +33,63 @@ def _three(states: Sequence[State], form: str, reset: Callable[[State], str | No
     return headers
 
 
-def _openai(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _openai(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states, "x-ratelimit-{what}-{unit}", lambda state: duration(state.reset_s))
 
 
-def _no_reset(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _no_reset(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states, "x-ratelimit-{what}-{unit}", lambda _: None)
 
 
-def _azure(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _azure(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     headers = _three(states, "x-ratelimit-{what}-{unit}", lambda state: str(math.ceil(state.reset_s)))
     periods = {f"x-ratelimit-renewalperiod-{s.budget.unit}": f"{s.budget.period_s:g}" for s in states}
     return headers | periods
 
 
-def _azure_ms(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _azure_ms(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states, "x-ratelimit-{what}-{unit}", lambda state: str(math.ceil(1000 * state.reset_s)))
 
 
-def _anthropic(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _anthropic(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states, "anthropic-ratelimit-{unit}-{what}", lambda state: instant(unix_s + state.reset_s))
 
 
-def _mistral(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _mistral(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     headers = _three(states, "x-ratelimit-{what}-{unit}-{period}", lambda _: None)
     return {name.replace("-requests-", "-req-"): value for name, value in headers.items()}
 
 
-def _cerebras(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
-    if refused:
+def _cerebras(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
+    if rejected:
         return {}
     return _three(states, "x-ratelimit-{what}-{unit}-{period}", lambda state: f"{state.reset_s:.6f}")
 
 
-def _together(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _together(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     headers: Headers = {}
     for state in states:
         form = "x-ratelimit-{what}" if state.budget.unit == "requests" else "x-tokenlimit-{what}"
-        headers |= _three([state], form, lambda one: f"{one.reset_s:.3f}")
+        headers |= _three([state], form, lambda budget: f"{budget.reset_s:.3f}")
     return headers
 
 
-def _openrouter(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
-    if not refused:
+def _openrouter(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
+    if not rejected:
         return {}
     return _three(states[:1], "X-RateLimit-{what}", lambda state: str(math.ceil(1000 * (unix_s + state.reset_s))))
 
 
-def _litellm(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _litellm(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states, "x-ratelimit-api_key-{what}-{unit}", lambda _: None)
 
 
-def _digitalocean(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _digitalocean(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     form = "x-ratelimit-{what}-{unit}-per-{period}"
     return _three(states, form, lambda state: str(math.ceil(unix_s + state.reset_s)))
 
 
-def _envoy(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _envoy(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     if not states:
         return {}
     tightest = min(states, key=lambda state: state.remaining)
@@ -101,26 +101,26 @@ def _envoy(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
     }
 
 
-def _kong(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
-    named = _three(states, "X-RateLimit-{what}-{period}", lambda _: None)
-    return _ietf_three(states, unix_s, refused) | {name.title(): value for name, value in named.items()}
+def _kong(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
+    headers = _three(states, "X-RateLimit-{what}-{period}", lambda _: None)
+    return _ietf_three(states, unix_s, rejected) | {name.title(): value for name, value in headers.items()}
 
 
-def _ietf_three(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _ietf_three(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return _three(states[:1], "RateLimit-{what}", lambda state: str(math.ceil(state.reset_s)))
 
 
-def _ietf(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
-    def listed(one: Callable[[State], str]) -> str:
-        return ", ".join(f'"{state.budget.unit}-{_period(state)}";{one(state)}' for state in states)
+def _ietf(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
+    def format_all(format_state: Callable[[State], str]) -> str:
+        return ", ".join(f'"{state.budget.unit}-{_period(state)}";{format_state(state)}' for state in states)
 
     return {
-        "RateLimit-Policy": listed(lambda s: f"q={s.budget.limit};w={s.budget.period_s:.0f}"),
-        "RateLimit": listed(lambda s: f"r={s.remaining};t={math.ceil(s.reset_s)}"),
+        "RateLimit-Policy": format_all(lambda s: f"q={s.budget.limit};w={s.budget.period_s:.0f}"),
+        "RateLimit": format_all(lambda s: f"r={s.remaining};t={math.ceil(s.reset_s)}"),
     }
 
 
-def _silent(states: Sequence[State], unix_s: float, refused: bool) -> Headers:
+def _silent(states: Sequence[State], unix_s: float, rejected: bool) -> Headers:
     return {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
-from dicast.app.pipeline.messages import ONLY
+from dicast.app.pipeline.messages import FIRST_DEPLOYMENT
 from dicast.app.pipeline.plan import PageMessages
 from dicast.app.pipeline.route import Deployments
 from dicast.config.pools import UnknownPool
@@ -45,14 +45,14 @@ class SimMessages:
         choices: Mapping[MessageId, Any] | None = None,
     ) -> None:
         """Into the queue of the deployment that was chosen, or of the only one."""
-        choice = (choices or {}).get(token, ONLY)
+        choice = (choices or {}).get(token, FIRST_DEPLOYMENT)
         pool = job.lanes[ref.lane].pools[choice.deployment]
         if pool not in self._pools:
             raise UnknownPool(f"no pool {pool!r}")
         unit = (("job", job.id), ("project", job.spec.project), ("elsewhere", choice.elsewhere))
         self._world.broker.publish(pool, Message("judge", (*ref, str(token), choice.deployment), header, unit))
 
-    async def again(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
+    async def resend(self, job: JobRecord, ref: PageRef, token: MessageId) -> None:
         choices = await self._deployments.choose(job, ref, job.lanes[ref.lane], [token])
         await self._wired()
         self.send(job, ref, token, header=True, choices=choices)

@@ -21,28 +21,28 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.ledger.stops import StopStore
 from dicast.app.ledger.troubles import Troubles
-from dicast.app.pipeline.ask import Asker
-from dicast.app.pipeline.blame import Blames
+from dicast.app.pipeline.ask import ProviderCaller
+from dicast.app.pipeline.blame import FailureAttributor
 from dicast.app.pipeline.claim import Claimer
 from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.due import DueMessages
 from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.housekeeping import Beat, Housekeeper
-from dicast.app.pipeline.images import KeptImages
+from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import is_away
-from dicast.app.pipeline.plan import Ahead, Planner
+from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.recovery import Adoption, Recovery
 from dicast.app.pipeline.route import Deployments
-from dicast.app.pipeline.settle import Settler
+from dicast.app.pipeline.settle import Outcomes
 from dicast.app.pipeline.start import Preparation, Starter
-from dicast.app.pipeline.sweep import CancelledUnits, StillPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.sweep import CancelledUnits, StalledPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.time_limits import TimeLimits
-from dicast.app.pipeline.unserved import Unserved
+from dicast.app.pipeline.unserved import MissingPools
 from dicast.app.providers.base import Provider
 from dicast.app.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
@@ -124,8 +124,8 @@ class VirtualNode:
         outages, suspension, results = Outages(client, world.keys), Suspension(), str(world.folder / "results")
         recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
         policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
-        settler = Settler(self.ledger, recorder, policy, asking, Blames(outages, asking), self)
-        asker = Asker(self, SimSecret(), settler, KeptImages(""), AsyncRenderer())
+        settler = Outcomes(self.ledger, recorder, policy, asking, FailureAttributor(outages, asking), self)
+        asker = ProviderCaller(self, SimSecret(), settler, StoredImages(""), AsyncRenderer())
         claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
         self.judge = Judge(self.jobs, claimer, asking, self, asker, settler)
         troubles, submitted = Troubles(client, world.keys), LedgerClient(Direct(world, self), world.keys)
@@ -133,8 +133,8 @@ class VirtualNode:
         self.gatherer = SimGatherer(self.ledger, results, self, stops, self, self.faults)
         self.gatherer.pages = world.pages
         self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
-        unserved = Unserved(troubles, self.judge, self.messages, shape.pools)
-        planner = Planner(self.ledger, self, stops, Ahead(2.0, shape.page_max), results)
+        unserved = MissingPools(troubles, self.judge, self.messages, shape.pools)
+        planner = Planner(self.ledger, self, stops, Lookahead(2.0, shape.page_max), results)
         self.lanes = Lanes(self.ledger, planner, self.messages, unserved, self.faults)
         recovery = Recovery(self.ledger, self.messages, recorder, self.gatherer, self.judge, self.epoch)
         terms = SimTerms(self, SimpleNamespace(unit_deadline=0.0, max_pool_down=3600.0))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ class VirtualNode:
         self.starter = Starter(self.ledger, preparation, terms, recovery, self.lanes, self.gatherer)
         adoption = Adoption(self.spool, recorder, self.messages, SimMetrics())
         time_limits = TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self)
-        still_pages = StillPages(self.ledger, self.messages, self.jobs, unserved)
+        still_pages = StalledPages(self.ledger, self.messages, self.jobs, unserved)
         unattended = UnattendedJobs(
             self.ledger, self.messages, self.lanes, CancelledUnits(self.ledger, self.judge, self.messages)
         )

@@ -73,7 +73,7 @@ class SimGatherer(Gatherer):
     def _filed(self, *given: Any, **more: Any) -> Report:
         if self.full():
             raise OSError(NO_SPACE, os.strerror(NO_SPACE), "results")
-        return super()._filed(*given, **more)
+        return super()._write_files(*given, **more)
 
     async def _keep_items(self, job: JobRecord) -> bool:
         if count := await self._ledger.item_count(job.id):
