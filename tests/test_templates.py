@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dicast.app.application import create_app
-from dicast.app.assessment.runs import differing
+from dicast.app.assessment.runs import incompatibilities
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import nonce_for
@@ -162,7 +162,7 @@ def test_digests_follow_the_templates_and_the_kinds_of_items(app: Any) -> None:
 
 def test_runs_that_were_shown_otherwise_are_not_compared(app: Any) -> None:
     first, second = (header(1, template=digest) for digest in ("", "5f0c2a9be1d47783"))
-    assert differing(first, first) == differing(second, second) == []  # type: ignore[arg-type]
-    assert differing(first, second) == [  # type: ignore[arg-type]
+    assert incompatibilities(first, first) == incompatibilities(second, second) == []  # type: ignore[arg-type]
+    assert incompatibilities(first, second) == [  # type: ignore[arg-type]
         "the templates that showed the items to the judges: none and 5f0c2a9be1d47783"
     ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.telling import told
+from dicast.app.assessment.telling import figure_text
 from dicast.app.domain.escalation import is_settled, standard_error
 from dicast.app.domain.judge_statistics import EscalationAudit
 from dicast.app.domain.panel import PanelRule
@@ -17,23 +17,23 @@ from dicast.app.domain.scale import Scale
 from dicast.app.statistics.means import mean
 
 
-def audited(job: JobScores, of: DimensionScores) -> EscalationAudit | None:
+def audited(job: JobScores, dimension: DimensionScores) -> EscalationAudit | None:
     """Return the figures of the audit, None for a panel without one. Items on which a judge has no score are left
     out, since the full panel has no score of them."""
-    if of.audited is None:
+    if dimension.audited is None:
         return None
-    scores = of.judges
-    whole = of.audited & ~np.isnan(scores).any(axis=1)
-    rule, scale = of.dimension.panel, Scale(min=of.dimension.scale_min, max=of.dimension.scale_max)
+    scores = dimension.judges
+    whole = dimension.audited & ~np.isnan(scores).any(axis=1)
+    rule, scale = dimension.spec.panel, Scale(min=dimension.spec.scale_min, max=dimension.spec.scale_max)
     calls: list[float] = []
     shift: list[float] = []
-    for row, answers in zip(scores[whole].tolist(), of.answers[whole], strict=True):
-        errors = [standard_error(own[~np.isnan(own)].tolist()) for own in answers]
+    for row, answers in zip(scores[whole].tolist(), dimension.answers[whole], strict=True):
+        errors = [standard_error(rounds[~np.isnan(rounds)].tolist()) for rounds in answers]
         everybody = dict(zip(job.judges, row, strict=True))
-        given = _asked(rule, everybody, dict(zip(job.judges, errors, strict=True)), scale)
-        full, escalated = rule.combined(everybody), rule.combined(given)
+        asked_scores = _scores_of_asked(rule, everybody, dict(zip(job.judges, errors, strict=True)), scale)
+        full, escalated = rule.combined(everybody), rule.combined(asked_scores)
         assert full is not None and escalated is not None
-        calls.append(len(given) / len(row))
+        calls.append(len(asked_scores) / len(row))
         shift.append(escalated - full)
     apart = np.array(shift, dtype=np.float64)
     return EscalationAudit(
@@ -44,19 +44,19 @@ def audited(job: JobScores, of: DimensionScores) -> EscalationAudit | None:
     )
 
 
-def _asked(
+def _scores_of_asked(
     rule: PanelRule, scores: Mapping[str, float], errors: Mapping[str, float], scale: Scale
 ) -> Mapping[str, float]:
     """Return the scores of those judges whom the panel would have asked."""
     judges = list(scores)
-    for asked in range(1, len(judges)):
-        given, theirs = ({name: of[name] for name in judges[:asked]} for of in (scores, errors))
-        if is_settled(rule, given, judges[asked:], scale, theirs):
-            return given
+    for count in range(1, len(judges)):
+        asked_scores, asked_errors = ({name: values[name] for name in judges[:count]} for values in (scores, errors))
+        if is_settled(rule, asked_scores, judges[count:], scale, asked_errors):
+            return asked_scores
     return scores
 
 
-def audit_words(audit: EscalationAudit | None) -> Iterator[str]:
+def audit_sentences(audit: EscalationAudit | None) -> Iterator[str]:
     if audit is None:
         return
     if not audit.items:
@@ -66,6 +66,7 @@ def audit_words(audit: EscalationAudit | None) -> Iterator[str]:
         return
     yield (
         f"On {audit.items:,} items of the audit all judges were asked. The share of the calls that escalating would "
-        f"have made there: {told(audit.calls)}; how far its score lies from the full panel's: {told(audit.off)}; in "
-        f"which direction: {told(audit.shift)}."
+        f"have made there: {figure_text(audit.calls)}; how far its score lies from the full panel's: "
+        f"{figure_text(audit.off)}; in "
+        f"which direction: {figure_text(audit.shift)}."
     )

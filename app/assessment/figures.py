@@ -12,22 +12,22 @@ from dicast.app.statistics.estimates import Estimate, Result, Unknown
 from dicast.app.statistics.powered import Powered
 
 
-def figure(found: Result) -> Figure:
+def figure(result: Result) -> Figure:
     """Convert a statistic with its interval, or the reason why it is unknown."""
-    if isinstance(found, Unknown):
-        return Figure.unknown(found.reason)
+    if isinstance(result, Unknown):
+        return Figure.unknown(result.reason)
     return Figure(
-        value=found.value, low=found.low, high=found.high, confidence=found.confidence, items=found.items,
-        method=found.method,
+        value=result.value, low=result.low, high=result.high, confidence=result.confidence, items=result.items,
+        method=result.method,
     )  # fmt: skip
 
 
-def of_levels(found: Result, of: DimensionScores) -> Figure:
+def level_figure(result: Result, dimension: DimensionScores) -> Figure:
     """Convert a statistic that counts levels. For a long scale, the reason says that there are too many."""
-    if found is NO_LEVELS:
-        many = of.dimension.scale_max - of.dimension.scale_min + 1
+    if result is NO_LEVELS:
+        many = dimension.spec.scale_max - dimension.spec.scale_min + 1
         return Figure.unknown(f"it counts levels, and a scale of {many} has too many")
-    return figure(found)
+    return figure(result)
 
 
 def share(value: float) -> float | None:
@@ -35,32 +35,32 @@ def share(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def among_raters(found: InterRaterAgreement, raters: int, of: DimensionScores) -> RaterAgreement:
+def among_raters(agreement: InterRaterAgreement, raters: int, dimension: DimensionScores) -> RaterAgreement:
     """Convert the agreement of several raters among themselves."""
     return RaterAgreement(
         raters=raters,
-        alpha=of_levels(found.alpha, of),
-        fleiss=of_levels(found.fleiss, of),
-        icc_single=figure(found.icc_single),
-        icc_mean=figure(found.icc_mean),
-        base_rate=share(found.base_rate),
-        items=found.items,
-        missing=found.missing,
+        alpha=level_figure(agreement.alpha, dimension),
+        fleiss=level_figure(agreement.fleiss, dimension),
+        icc_single=figure(agreement.icc_single),
+        icc_mean=figure(agreement.icc_mean),
+        base_rate=share(agreement.base_rate),
+        items=agreement.items,
+        missing=agreement.missing,
     )
 
 
-def peoples_mean(found: Powered) -> PeoplesMean:
+def peoples_mean(powered: Powered) -> PeoplesMean:
     """Convert people's mean with and without the judges' help."""
-    saved = found.saved
+    saved = powered.saved
     return PeoplesMean(
-        powered=figure(found.both),
-        people_alone=figure(found.people_alone),
-        judges_weight=found.judges_weight,
+        powered=figure(powered.both),
+        people_alone=figure(powered.people_alone),
+        judges_weight=powered.judges_weight,
         saved=None if isinstance(saved, Unknown) else saved,
         saved_reason=saved.reason if isinstance(saved, Unknown) else None,
     )
 
 
-def value_of(found: Result) -> float | None:
+def value_of(result: Result) -> float | None:
     """Return the value, None if it is unknown."""
-    return found.value if isinstance(found, Estimate) else None
+    return result.value if isinstance(result, Estimate) else None

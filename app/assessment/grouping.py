@@ -17,7 +17,9 @@ MOST_GROUPS = 20
 CLUSTERED = "intervals with people's help take the items for independent, and these are clustered"
 
 
-def grouped(job: JobScores, of: DimensionScores, panel: Floats, by: str, rng: np.random.Generator) -> GroupStatistics:
+def group_statistics(
+    job: JobScores, dimension: DimensionScores, panel: Floats, by: str, rng: np.random.Generator
+) -> GroupStatistics:
     """Compare the groups of one column by the panel's scores (one an item): means by rank, differences, and people's
     means."""
     labels = job.groups[by]
@@ -32,60 +34,62 @@ def grouped(job: JobScores, of: DimensionScores, panel: Floats, by: str, rng: np
         )
     # By number, so that the library's order is that of the codes.
     names = np.array([f"{code:09d}" for code in range(len(labels.names))])
-    found = compare_groups(panel[inside], names[labels.codes[inside]], clusters[inside], rng, bounds=of.bounds)
+    comparison = compare_groups(
+        panel[inside], names[labels.codes[inside]], clusters[inside], rng, bounds=dimension.bounds
+    )
     return GroupStatistics(
-        by=by, cluster=cluster, means=_means(found, labels, of, panel, job.cluster),
+        by=by, cluster=cluster, means=_means(comparison, labels, dimension, panel, job.cluster),
         differences=[
             GroupDifference(
                 first=labels.names[int(d.first)], second=labels.names[int(d.second)],
                 difference=figure(d.difference), p=d.p,
             )
-            for d in found.differences
+            for d in comparison.differences
         ],
     )  # fmt: skip
 
 
 def _means(
-    found: Groups, labels: Labels, of: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None
+    comparison: Groups, labels: Labels, dimension: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None
 ) -> list[GroupMean]:
     means = []
-    for place, (name, result) in enumerate(zip(found.names, found.means, strict=True)):
-        own = (labels.codes == int(name)) & ~np.isnan(panel)
+    for place, (name, result) in enumerate(zip(comparison.names, comparison.means, strict=True)):
+        mask = (labels.codes == int(name)) & ~np.isnan(panel)
         means.append(
             GroupMean(
                 name=labels.names[int(name)],
-                items=int(own.sum()),
+                items=int(mask.sum()),
                 mean=figure(result),
-                people=_people(own, of, panel, clustered=cluster is not None),
-                wins=_wins(own, of, panel, cluster),
-                ranks=found.ranks[place].tolist() if found.ranks is not None else None,
+                people=_people(mask, dimension, panel, clustered=cluster is not None),
+                wins=_wins(mask, dimension, panel, cluster),
+                ranks=comparison.ranks[place].tolist() if comparison.ranks is not None else None,
             )
         )
-    return sorted(means, key=lambda group: (-(panel_mean(group.mean)), group.name))
+    return sorted(means, key=lambda group: (-(sort_value(group.mean)), group.name))
 
 
-def _wins(own: Bools, of: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None) -> Figure | None:
-    if of.dimension.kind != "preference":
+def _wins(mask: Bools, dimension: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None) -> Figure | None:
+    if dimension.spec.kind != "preference":
         return None
-    choices = np.sign(panel[own]) / 2 + 0.5
-    return figure(win_rate(choices, None if cluster is None else cluster[1][own]))
+    choices = np.sign(panel[mask]) / 2 + 0.5
+    return figure(win_rate(choices, None if cluster is None else cluster[1][mask]))
 
 
-def panel_mean(found: Figure) -> float:
+def sort_value(figure: Figure) -> float:
     """Return a sort key: an unknown mean comes last."""
-    return found.value if found.value is not None else float("-inf")
+    return figure.value if figure.value is not None else float("-inf")
 
 
-def _people(own: Bools, of: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
+def _people(mask: Bools, dimension: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
     """Estimate what people would have said of one group."""
-    if not of.people.raters:
+    if not dimension.people.raters:
         return None
-    if clustered or of.people.flaw is not None:
-        return Figure.unknown(of.people.flaw or CLUSTERED)
+    if clustered or dimension.people.flaw is not None:
+        return Figure.unknown(dimension.people.flaw or CLUSTERED)
     items = len(panel)
-    chances = of.people.chances(items)
-    found = powered_mean(
-        panel[own], of.people.means(items)[own], probabilities=None if chances is None else chances[own],
-        bounds=of.bounds,
+    chances = dimension.people.chances(items)
+    powered = powered_mean(
+        panel[mask], dimension.people.means(items)[mask], probabilities=None if chances is None else chances[mask],
+        bounds=dimension.bounds,
     )  # fmt: skip
-    return figure(found.both)
+    return figure(powered.both)

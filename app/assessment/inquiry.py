@@ -22,29 +22,29 @@ def answer_of(
     says that no more calls may be made; `ended`, that no more scores will come, so that the interval is reported
     whatever it is.
     """
-    told = _told(question, np.asarray(scores, float))
-    missing = int(np.isnan(told).sum())
+    values = _question_values(question, np.asarray(scores, float))
+    missing = int(np.isnan(values).sum())
     inquiry = _inquiry(question, bounds, population - missing)
-    state = inquiry.feed(told[~np.isnan(told)]).state
-    known_of_none = missing == len(told)
-    found: State = ("spent" if spent else "open") if state == "not yet" or known_of_none else state
-    interval = inquiry.interval() if found != "open" or ended else None
-    known = interval if isinstance(interval, Estimate) else None
+    state = inquiry.feed(values[~np.isnan(values)]).state
+    none_scored = missing == len(values)
+    answer_state: State = ("spent" if spent else "open") if state == "not yet" or none_scored else state
+    interval = inquiry.interval() if answer_state != "open" or ended else None
+    estimate = interval if isinstance(interval, Estimate) else None
     return JobAnswer(
         question=question.sentence(dimension),
-        state=found,
-        value=known.value if known else None,
-        low=known.low if known else None,
-        high=known.high if known else None,
+        state=answer_state,
+        value=estimate.value if estimate else None,
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
         confidence=question.confidence,
-        items=len(told) - missing,
+        items=len(values) - missing,
         missing=missing,
         population=population,
         asked=question.model_copy(update={"dimension": dimension}),
     )
 
 
-def _told(question: Question, scores: Floats) -> Floats:
+def _question_values(question: Question, scores: Floats) -> Floats:
     """Return the values that the question is about: scores, whether they are high enough, or differences of pairs."""
     if question.share is not None:
         enough = (scores >= question.share.at_least_score).astype(float)
@@ -57,13 +57,13 @@ def _told(question: Question, scores: Floats) -> Floats:
 
 def _inquiry(question: Question, bounds: tuple[int, int], population: int) -> Inquiry:
     low, high = bounds
-    asked: AtLeast | BetterBy | NoWiderThan
+    goal: AtLeast | BetterBy | NoWiderThan
     if question.share is not None:
-        asked, low, high = AtLeast(question.share.share_at_least), 0, 1
+        goal, low, high = AtLeast(question.share.share_at_least), 0, 1
     elif question.difference is not None:
-        asked = BetterBy(question.difference.at_least)
+        goal = BetterBy(question.difference.at_least)
     elif question.mean_at_least is not None:
-        asked = AtLeast(question.mean_at_least)
+        goal = AtLeast(question.mean_at_least)
     else:
-        asked = NoWiderThan(question.width or 0.0)
-    return Inquiry(asked, low, high, population, confidence=question.confidence)
+        goal = NoWiderThan(question.width or 0.0)
+    return Inquiry(goal, low, high, population, confidence=question.confidence)

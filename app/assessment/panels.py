@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dicast.app.assessment.assess import SEED
-from dicast.app.assessment.combined import beside_chief
+from dicast.app.assessment.combined import is_not_chief
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.assessment.voices import NO_MEAN, person
@@ -23,7 +23,7 @@ SOME_ITEMS = (
 
 
 def panel_front(
-    of: DimensionScores,
+    dimension: DimensionScores,
     judges: Sequence[str],
     costs: Sequence[float],
     *,
@@ -36,46 +36,48 @@ def panel_front(
     A chief is in none of them, since its scores rest on the others'. For an escalating panel, only the items of its
     audit are used, on which all judges were asked.
     """
-    alone = beside_chief(judges, of)
-    costs = [cost for cost, kept in zip(costs, alone, strict=True) if kept]
-    judges = [name for name, kept in zip(judges, alone, strict=True) if kept]
-    if of.dimension.nominal:
-        return _no_front(of, measure, NO_MEAN)
-    whole = of if of.everywhere.all() else of.of_audit
+    alone = is_not_chief(judges, dimension)
+    costs = [cost for cost, included in zip(costs, alone, strict=True) if included]
+    judges = [name for name, included in zip(judges, alone, strict=True) if included]
+    if dimension.spec.nominal:
+        return _no_front(dimension, measure, NO_MEAN)
+    whole = dimension if dimension.asked_everywhere.all() else dimension.of_audit
     if whole is None:
-        names = [name for name, everywhere in zip(judges, of.everywhere[alone], strict=True) if not everywhere]
-        return _no_front(of, measure, f"{' and '.join(names)} {SOME_ITEMS}")
+        names = [
+            name for name, everywhere in zip(judges, dimension.asked_everywhere[alone], strict=True) if not everywhere
+        ]
+        return _no_front(dimension, measure, f"{' and '.join(names)} {SOME_ITEMS}")
     rng = np.random.default_rng(SEED)
-    ceiling = person(of, rng)
+    ceiling = person(dimension, rng)
     reached = getattr(ceiling, measure) if ceiling is not None else Figure.unknown("nobody has rated this dimension")
     people = whole.people.means(len(whole.scores))
-    found = search(
+    result = search(
         whole.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure
     )
-    audited = len(whole.scores) if whole is not of else 0
-    if isinstance(found, Unknown):
-        return _no_front(of, measure, found.reason).model_copy(update={"person": reached, "audited": audited})
-    enough = found.cheapest(reach) if reach is not None else None
+    audited = len(whole.scores) if whole is not dimension else 0
+    if isinstance(result, Unknown):
+        return _no_front(dimension, measure, result.reason).model_copy(update={"person": reached, "audited": audited})
+    enough = result.cheapest(reach) if reach is not None else None
     reason = enough.reason if isinstance(enough, Unknown) else None
-    if not found.front:
+    if not result.front:
         reason = "no panel agrees with people more than chance does"
     return PanelFront(
-        dimension=of.dimension.id,
+        dimension=dimension.spec.id,
         measure=measure,
-        items=found.items,
-        panels=len(found.panels),
-        front=[_option(choice, judges) for choice in found.front],
+        items=result.items,
+        panels=len(result.panels),
+        front=[_option(choice, judges) for choice in result.front],
         person=reached,
         enough=_option(enough, judges) if isinstance(enough, PanelChoice) else None,
         reason=reason,
         audited=audited,
-        tried=list(zip([panel.cost for panel in found.panels], found.apparent.tolist(), strict=True)),
+        tried=list(zip([panel.cost for panel in result.panels], result.apparent.tolist(), strict=True)),
     )
 
 
-def _no_front(of: DimensionScores, measure: Measure, reason: str) -> PanelFront:
+def _no_front(dimension: DimensionScores, measure: Measure, reason: str) -> PanelFront:
     return PanelFront(
-        dimension=of.dimension.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(reason),
+        dimension=dimension.spec.id, measure=measure, items=0, panels=0, front=[], person=Figure.unknown(reason),
         reason=reason,
     )  # fmt: skip
 

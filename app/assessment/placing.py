@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dicast.app.assessment.figures import figure
-from dicast.app.assessment.probe_found import Moved, Probed
+from dicast.app.assessment.probe_found import ChangedShares, ProbeResult
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.assessment.trying import FEWEST, ONE_ROUND, figure_of_share, paired
 from dicast.app.domain.figure import Figure
@@ -23,27 +23,31 @@ from dicast.app.statistics.estimates import Estimate, Result
 NO_ROUNDS = "the panel is not asked twice about one order"
 
 
-def placed(
-    job: JobScores, of: DimensionScores, shown_first: Mapping[str, Floats], shown_second: Mapping[str, Floats]
-) -> Iterator[Probed]:
+def position_probes(
+    job: JobScores, dimension: DimensionScores, shown_first: Mapping[str, Floats], shown_second: Mapping[str, Floats]
+) -> Iterator[ProbeResult]:
     """Yield the probe of each rater, from its scores of the pairs with A first and with B first (both in favour of
     A)."""
-    if of.orders is None:
+    if dimension.orders is None:
         return
     for name, first in shown_first.items():
         second = shown_second[name]
         effect, p = _effect((first - second) / 2)
-        rounds = of.orders[:, job.judges.index(name)] if name in job.judges else np.stack([first, second], -1)[:, None]
+        rounds = (
+            dimension.orders[:, job.judges.index(name)]
+            if name in job.judges
+            else np.stack([first, second], -1)[:, None]
+        )
         moved = _turned(rounds, judge=name in job.judges)
-        yield Probed("position", name, effect, p, "", "itself", moved, first=_first(rounds))
+        yield ProbeResult("position", name, effect, p, "", "itself", moved, first=_first(rounds))
 
 
 def _effect(differences: Floats) -> tuple[Result, float | None]:
     """Return the effect and its p. If all pairs are alike, which leaves no interval, p is that of the sign test."""
     effect, p = paired(differences, np.arange(len(differences)))
-    given = differences[~np.isnan(differences)]
-    if p is None and not isinstance(effect, Estimate) and len(given) >= FEWEST and given[0] != 0:
-        p = float(2 * 0.5 ** len(given))
+    present = differences[~np.isnan(differences)]
+    if p is None and not isinstance(effect, Estimate) and len(present) >= FEWEST and present[0] != 0:
+        p = float(2 * 0.5 ** len(present))
     return effect, p
 
 
@@ -53,21 +57,21 @@ def _first(rounds: Floats) -> Figure:
     return figure_of_share(combine_mean(preferred), np.arange(len(rounds)))
 
 
-def _turned(rounds: Floats, *, judge: bool) -> Moved:
+def _turned(rounds: Floats, *, judge: bool) -> ChangedShares:
     """Return the share of pairs (... x replicates x 2) whose preference is reversed in the other order, the share
     that is reversed in another round of the same order, and the difference."""
     pairs = np.arange(len(rounds))
     turned = _share(rounds[..., 0] * rounds[..., 1])
     if not judge or rounds.shape[1] < 2:
         unknown = Figure.unknown(ONE_ROUND if judge else NO_ROUNDS)
-        return Moved(figure_of_share(turned, pairs), unknown, unknown)
-    one, other = np.triu_indices(rounds.shape[1], 1)
-    again = _share((rounds[:, one] * rounds[:, other]).reshape(len(rounds), -1))
-    beyond, _ = paired(turned - again, pairs)
-    return Moved(figure_of_share(turned, pairs), figure_of_share(again, pairs), figure(beyond))
+        return ChangedShares(figure_of_share(turned, pairs), unknown, unknown)
+    first, second = np.triu_indices(rounds.shape[1], 1)
+    by_itself = _share((rounds[:, first] * rounds[:, second]).reshape(len(rounds), -1))
+    beyond, _ = paired(turned - by_itself, pairs)
+    return ChangedShares(figure_of_share(turned, pairs), figure_of_share(by_itself, pairs), figure(beyond))
 
 
 def _share(products: Floats) -> Floats:
     """Return for each row the share that is below 0, NaN for a row without any values."""
-    given = (~np.isnan(products)).sum(axis=1)
-    return np.where(given > 0, (products < 0).sum(axis=1) / np.maximum(given, 1), np.nan)
+    present = (~np.isnan(products)).sum(axis=1)
+    return np.where(present > 0, (products < 0).sum(axis=1) / np.maximum(present, 1), np.nan)

@@ -12,7 +12,7 @@ from dicast.app.domain.probes import ProbeName
 from dicast.app.statistics.estimates import Result, Unknown
 
 
-class Moved(NamedTuple):
+class ChangedShares(NamedTuple):
     """The share of scores that changed for the variants, the share that changed among replicates alone, and the
     difference."""
 
@@ -22,7 +22,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """Like `ProbeStatistics`, but `p` is that of this comparison alone."""
 
     probe: ProbeName
@@ -31,16 +31,16 @@ class Probed:
     p: float | None
     variant: str = ""
     against: Literal["people", "judges", "itself"] = "people"
-    moved: Moved | None = None
+    moved: ChangedShares | None = None
     families: list[AttackFamily] = field(default_factory=list)
     attacks: list[AttackFound] = field(default_factory=list)
     first: Figure | None = None
 
-    def unsaid(self, reason: str) -> Probed:
+    def unknown(self, reason: str) -> ProbeResult:
         """Return the same comparison as unknown, for this reason."""
-        return Probed(self.probe, self.voice, Unknown(reason), None, self.variant, self.against)
+        return ProbeResult(self.probe, self.voice, Unknown(reason), None, self.variant, self.against)
 
-    def told(self, p: float | None) -> ProbeStatistics:
+    def statistics(self, p: float | None) -> ProbeStatistics:
         """Return the comparison as the report has it, with the corrected `p`."""
         shares = {} if self.moved is None else self.moved._asdict()
         return ProbeStatistics(

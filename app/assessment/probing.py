@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from dicast.app.assessment.kinship import self_preference
-from dicast.app.assessment.placing import placed
-from dicast.app.assessment.probe_found import Probed
+from dicast.app.assessment.placing import position_probes
+from dicast.app.assessment.probe_found import ProbeResult
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.trying import tried
+from dicast.app.assessment.trying import variant_probes
 from dicast.app.assessment.voices import SPARED
 from dicast.app.domain.judge_statistics import ProbeStatistics
 from dicast.app.domain.probes import MeasuredProbeName
@@ -28,35 +28,39 @@ FEWEST_OF_A_KIND = 5
 SMALLEST = 1e-9
 
 
-def probed(
+def probe_statistics(
     job: JobScores,
-    of: DimensionScores,
-    voices: Mapping[str, Floats],
+    dimension: DimensionScores,
+    raters: Mapping[str, Floats],
     varied: Mapping[str, Floats],
     orders: Sequence[Mapping[str, Floats]],
 ) -> list[ProbeStatistics]:
-    """Return all probes of all raters. `voices` have one score an item, `varied` one a variant, and `orders` the
+    """Return all probes of all raters. `raters` have one score an item, `varied` one a variant, and `orders` the
     scores of pairs in each of two orders."""
-    found = [*_seen(job, of, voices), *self_preference(job, of), *tried(job, of, voices, varied)]
+    results = [
+        *_observed_probes(job, dimension, raters),
+        *self_preference(job, dimension),
+        *variant_probes(job, dimension, raters, varied),
+    ]
     if orders:
-        found += placed(job, of, *orders)
-    names = [name for name, everywhere in zip(job.judges, of.everywhere, strict=True) if not everywhere]
-    found = [one.unsaid(SPARED) if one.voice in names else one for one in found]
-    corrected = iter(holm(np.array([one.p for one in found if one.p is not None])).tolist())
-    return [one.told(None if one.p is None else next(corrected)) for one in found]
+        results += position_probes(job, dimension, *orders)
+    names = [name for name, everywhere in zip(job.judges, dimension.asked_everywhere, strict=True) if not everywhere]
+    results = [result.unknown(SPARED) if result.voice in names else result for result in results]
+    corrected = iter(holm(np.array([result.p for result in results if result.p is not None])).tolist())
+    return [result.statistics(None if result.p is None else next(corrected)) for result in results]
 
 
-def _seen(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[Probed]:
+def _observed_probes(job: JobScores, dimension: DimensionScores, raters: Mapping[str, Floats]) -> Iterator[ProbeResult]:
     """Regress the rater's score less people's mean, over the rated items, on what the probe measured.
 
     People's noise is in the difference alone, so it widens the interval and does not bias the slope, as it would if
     people's score were a fixed covariate.
     """
-    people = of.people.means(job.items)
+    people = dimension.people.means(job.items)
     for probe, measured in job.probes.items():
         x = np.log2(measured.clip(1)) if probe == "verbosity" else measured
-        for name, scores in voices.items():
-            yield Probed(probe, name, *_slope(probe, x, scores - people))
+        for name, scores in raters.items():
+            yield ProbeResult(probe, name, *_slope(probe, x, scores - people))
 
 
 def _slope(probe: MeasuredProbeName, x: Floats, apart: Floats) -> tuple[Result, float | None]:
@@ -71,7 +75,7 @@ def _slope(probe: MeasuredProbeName, x: Floats, apart: Floats) -> tuple[Result, 
         return Unknown("all rated items are equally long"), None
     if np.ptp(apart) < SMALLEST:
         return Unknown("it is off by the same on all rated items"), None
-    found = slope(x, apart)
-    if not found.high - found.low > SMALLEST:
+    fit = slope(x, apart)
+    if not fit.high - fit.low > SMALLEST:
         return Unknown("the rated items leave nothing to draw an interval from"), None
-    return Estimate(found.value, found.low, found.high, len(x), "least squares, HC3"), found.p
+    return Estimate(fit.value, fit.low, fit.high, len(x), "least squares, HC3"), fit.p

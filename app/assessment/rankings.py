@@ -19,14 +19,16 @@ from dicast.app.statistics.combining import combine_mean
 from dicast.app.statistics.means import mean
 
 
-def rankings(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) -> Iterator[RankingAgreement]:
+def rankings(
+    job: JobScores, dimension: DimensionScores, rater_scores: Mapping[str, Floats]
+) -> Iterator[RankingAgreement]:
     """Yield the agreement of each rater (one preference a pair) with people, and of a person with the other people.
     Yields nothing if no lists were ranked, or nobody has rated any of their pairs."""
-    people = of.people
+    people = dimension.people
     if job.lists is None or not people.raters:
         return
     lists, preferred = np.unique(job.lists[people.rated], return_inverse=True)[1], np.sign(people.scores)
-    for name, scores in voices.items():
+    for name, scores in rater_scores.items():
         yield _agreement(name, np.sign(scores[people.rated])[:, None], preferred, lists)
     raters = np.arange(len(people.raters))
     first, second = (side.ravel() for side in np.meshgrid(raters, raters))
@@ -35,25 +37,25 @@ def rankings(job: JobScores, of: DimensionScores, voices: Mapping[str, Floats]) 
         yield _agreement("a person", preferred[:, first[apart]], preferred[:, second[apart]], lists)
 
 
-def _agreement(name: str, one: Floats, other: Floats, lists: Ints) -> RankingAgreement:
-    """Compare the columns of `one` with those of `other`, or the only column of `one` with each of them."""
-    one = np.broadcast_to(one, other.shape)
-    both = ~(np.isnan(one) | np.isnan(other))
-    x, y = np.where(both, one, 0.0), np.where(both, other, 0.0)
+def _agreement(name: str, first: Floats, second: Floats, lists: Ints) -> RankingAgreement:
+    """Compare the columns of `first` with those of `second`, or the only column of `first` with each of them."""
+    first = np.broadcast_to(first, second.shape)
+    both = ~(np.isnan(first) | np.isnan(second))
+    x, y = np.where(both, first, 0.0), np.where(both, second, 0.0)
     size = int(lists.max()) + 1
     agree, of_x, of_y = (
         np.stack([np.bincount(lists, weights=column, minlength=size) for column in products.T], axis=1)
         for products in (x * y, x * x, y * y)
     )
-    known = (of_x > 0) & (of_y > 0)
-    tau = np.divide(agree, np.sqrt(of_x * of_y), out=np.full_like(agree, np.nan), where=known)
-    told = both & (y != 0)
-    same = np.where(told, x == y, np.nan)
-    clusters = np.repeat(lists, other.shape[1])
+    defined = (of_x > 0) & (of_y > 0)
+    tau = np.divide(agree, np.sqrt(of_x * of_y), out=np.full_like(agree, np.nan), where=defined)
+    decided = both & (y != 0)
+    same = np.where(decided, x == y, np.nan)
+    clusters = np.repeat(lists, second.shape[1])
     return RankingAgreement(
         name=name,
         lists=int((~np.isnan(tau)).any(axis=1).sum()),
-        pairs=int(told.any(axis=1).sum()),
+        pairs=int(decided.any(axis=1).sum()),
         tau=figure(mean(combine_mean(tau), bounds=(-1.0, 1.0))),
         agreeing=figure(mean(same.ravel(), clusters=clusters, bounds=(0.0, 1.0))),
     )

@@ -26,7 +26,7 @@ MOST_MEETING = 20
 NOBODY_NAMED = "the job keeps no metadata candidate_a and candidate_b, or system_a and system_b, of its pairs"
 
 
-class Rivals(NamedTuple):
+class ContestantStatistics(NamedTuple):
     """The fields of `PreferenceStatistics` with these names."""
 
     rates: list[WinRate]
@@ -45,67 +45,69 @@ class _Pairs(NamedTuple):
     piece: Ints
 
 
-def rivals(job: JobScores, wins: Floats, rng: np.random.Generator) -> Rivals:
+def contestant_statistics(job: JobScores, wins: Floats, rng: np.random.Generator) -> ContestantStatistics:
     """Compute the statistics from the panel's choices, one a pair: 1 where A wins, 0 where B does, 0.5 for a tie."""
     if job.sides is None:
-        return Rivals([], [], [], NOBODY_NAMED)
+        return ContestantStatistics([], [], [], NOBODY_NAMED)
     first, second = job.sides
     names = sorted({*first.names, *second.names})
     if len(names) > MOST_CONTESTANTS:
-        return Rivals([], [], [], f"{len(names)} were compared, and {MOST_CONTESTANTS} at most are ranked")
-    known = (first.codes >= 0) & (second.codes >= 0) & ~np.isnan(wins)
-    a = np.searchsorted(names, np.array([*first.names, ""])[first.codes[known]])
-    b = np.searchsorted(names, np.array([*second.names, ""])[second.codes[known]])
+        return ContestantStatistics(
+            [], [], [], f"{len(names)} were compared, and {MOST_CONTESTANTS} at most are ranked"
+        )
+    complete = (first.codes >= 0) & (second.codes >= 0) & ~np.isnan(wins)
+    a = np.searchsorted(names, np.array([*first.names, ""])[first.codes[complete]])
+    b = np.searchsorted(names, np.array([*second.names, ""])[second.codes[complete]])
     apart = a != b
-    pairs = _Pairs(names, a[apart], b[apart], wins[known][apart], _pieces(job, len(names))[known][apart])
+    pairs = _Pairs(names, a[apart], b[apart], wins[complete][apart], _pieces(job, len(names))[complete][apart])
     contestants, reason = _ranked(pairs, rng)
-    return Rivals(_rates(pairs), _meetings(pairs), contestants, reason)
+    return ContestantStatistics(_rates(pairs), _meetings(pairs), contestants, reason)
 
 
 def _rates(pairs: _Pairs) -> list[WinRate]:
     """Return each contestant's share of wins against all others, the best first."""
-    told = []
+    ranked = []
     for code, name in enumerate(pairs.names):
-        own = np.concatenate([pairs.wins[pairs.a == code], 1 - pairs.wins[pairs.b == code]])
+        wins = np.concatenate([pairs.wins[pairs.a == code], 1 - pairs.wins[pairs.b == code]])
         piece = np.concatenate([pairs.piece[pairs.a == code], pairs.piece[pairs.b == code]])
-        if len(own):
-            told.append((float(own.mean()), WinRate(name=name, pairs=len(own), wins=_share(own, piece))))
-    return [rate for _, rate in sorted(told, key=lambda one: (-one[0], one[1].name))]
+        if len(wins):
+            ranked.append((float(wins.mean()), WinRate(name=name, pairs=len(wins), wins=_share(wins, piece))))
+    return [rate for _, rate in sorted(ranked, key=lambda entry: (-entry[0], entry[1].name))]
 
 
 def _share(wins: Floats, piece: Ints) -> Figure:
-    found = win_rate(wins, piece)
-    return figure(share_of_wins(wins) if isinstance(found, Unknown) else found)
+    rate = win_rate(wins, piece)
+    return figure(share_of_wins(wins) if isinstance(rate, Unknown) else rate)
 
 
 def _meetings(pairs: _Pairs) -> list[Meeting]:
     if len(pairs.names) > MOST_MEETING:
         return []
-    told = []
-    for one, other in combinations(range(len(pairs.names)), 2):
-        there, back = (pairs.a == one) & (pairs.b == other), (pairs.a == other) & (pairs.b == one)
-        own = np.concatenate([pairs.wins[there], 1 - pairs.wins[back]])
+    meetings = []
+    for first, second in combinations(range(len(pairs.names)), 2):
+        there, back = (pairs.a == first) & (pairs.b == second), (pairs.a == second) & (pairs.b == first)
+        wins = np.concatenate([pairs.wins[there], 1 - pairs.wins[back]])
         piece = np.concatenate([pairs.piece[there], pairs.piece[back]])
-        if len(own):
-            found = _share(own, piece)
-            told.append(Meeting(first=pairs.names[one], second=pairs.names[other], pairs=len(own), wins=found))
-    return told
+        if len(wins):
+            share = _share(wins, piece)
+            meetings.append(Meeting(first=pairs.names[first], second=pairs.names[second], pairs=len(wins), wins=share))
+    return meetings
 
 
 def _ranked(pairs: _Pairs, rng: np.random.Generator) -> tuple[list[Contestant], str | None]:
     """Return the contestants, best first, and the reason if they could be ranked only with the help of a prior."""
     codes = np.array([f"{at:06d}" for at in range(len(pairs.names))])
-    found = bradley_terry(codes[pairs.a], codes[pairs.b], pairs.wins, pairs.piece, rng)
-    reason = found.reason if isinstance(found, Unknown) else None
-    if isinstance(found, Unknown):
-        found = likely_strengths(codes[pairs.a], codes[pairs.b], pairs.wins, rng)
-    if isinstance(found, Unknown):
-        return [], found.reason
-    told = [
+    strengths = bradley_terry(codes[pairs.a], codes[pairs.b], pairs.wins, pairs.piece, rng)
+    reason = strengths.reason if isinstance(strengths, Unknown) else None
+    if isinstance(strengths, Unknown):
+        strengths = likely_strengths(codes[pairs.a], codes[pairs.b], pairs.wins, rng)
+    if isinstance(strengths, Unknown):
+        return [], strengths.reason
+    contestants = [
         Contestant(name=pairs.names[int(code)], strength=figure(strength), ranks=ranks.tolist())
-        for code, strength, ranks in zip(found.names, found.strengths, found.ranks, strict=True)
+        for code, strength, ranks in zip(strengths.names, strengths.strengths, strengths.ranks, strict=True)
     ]
-    return sorted(told, key=lambda one: (-(one.strength.value or 0.0), one.name)), reason
+    return sorted(contestants, key=lambda contestant: (-(contestant.strength.value or 0.0), contestant.name)), reason
 
 
 def _pieces(job: JobScores, contestants: int) -> Ints:

@@ -13,7 +13,7 @@ from dicast.app.statistics.ratings import Checked, RatingScale
 from dicast.app.statistics.runs import NotComparable, RunScores, check_comparable, compare_runs
 
 
-def differing(first: Report, second: Report) -> list[str]:
+def incompatibilities(first: Report, second: Report) -> list[str]:
     """Return why two runs measure different things; empty if they may be compared."""
     measured = [
         {d.id: RunScores(d.rubric, RatingScale(d.scale_min, d.scale_max)) for d in report.dimensions}
@@ -35,15 +35,15 @@ def shifts(first: pd.DataFrame, second: pd.DataFrame, most: int) -> tuple[list[J
     """Return all shifts, and the items that moved most. The frames have a row for each opinion: item, dimension,
     rater, score."""
     scored = [frame[frame["score"].notna()] for frame in (first, second)]
-    found = compare_runs(*(Checked(frame, 0) for frame in scored), most=most)
-    told = [
+    comparison = compare_runs(*(Checked(frame, 0) for frame in scored), most=most)
+    judge_shifts = [
         JudgeShift(
             dimension=shift.dimension, judge=shift.judge, shift=figure(shift.shift), p=shift.p,
             only_first=shift.only_first, only_second=shift.only_second,
         )
-        for shift in found.shifts
+        for shift in comparison.shifts
     ]  # fmt: skip
-    return told, list(_moved(found.moved))
+    return judge_shifts, list(_moved(comparison.moved))
 
 
 def _moved(frame: pd.DataFrame) -> Sequence[MovedItem]:

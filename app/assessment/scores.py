@@ -75,23 +75,23 @@ class DimensionScores:
     order first), in favour of the pair's own A, and `scores` has both combined.
     """
 
-    dimension: ReportDimension
+    spec: ReportDimension
     scores: Floats
     people: People = NOBODY
     fits: Sequence[Fit] = ()
     """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
     orders: Floats | None = None
     varied: Floats = field(default_factory=nothing)
-    spared: Sequence[int] = ()
+    skipped: Sequence[int] = ()
     """How many opinions of each judge an escalating panel did not need; empty where it asked everybody."""
     audited: Bools | None = None
     """On which items an escalating panel asked everybody all the same; None where it has no audit."""
 
     @property
-    def everywhere(self) -> Bools:
+    def asked_everywhere(self) -> Bools:
         """Which judges were asked about all items. The others were asked only about items on which the judges before
         had not settled the outcome, and these are no sample of all items."""
-        return np.array([count == 0 for count in self.spared] or [True] * self.scores.shape[1])
+        return np.array([count == 0 for count in self.skipped] or [True] * self.scores.shape[1])
 
     @property
     def of_audit(self) -> DimensionScores | None:
@@ -101,7 +101,7 @@ class DimensionScores:
             return None
         return replace(
             self, scores=self.scores[self.audited], people=self.people.among(self.audited), varied=nothing(),
-            orders=None if self.orders is None else self.orders[self.audited], spared=(), audited=None,
+            orders=None if self.orders is None else self.orders[self.audited], skipped=(), audited=None,
         )  # fmt: skip
 
     @property
@@ -126,18 +126,18 @@ class DimensionScores:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        return float(self.dimension.scale_min), float(self.dimension.scale_max)
+        return float(self.spec.scale_min), float(self.spec.scale_max)
 
     @property
     def levels(self) -> Floats | None:
         """The values of the scale, None if there are too many for a table."""
-        low, high = self.dimension.scale_min, self.dimension.scale_max
-        few = high - low < MOST_LEVELS or self.dimension.kind == "labels"
+        low, high = self.spec.scale_min, self.spec.scale_max
+        few = high - low < MOST_LEVELS or self.spec.kind == "labels"
         return np.arange(low, high + 1, dtype=np.float64) if few else None
 
     @property
     def level(self) -> Level:
-        if self.dimension.nominal:
+        if self.spec.nominal:
             return "nominal"
         return "ordinal" if self.levels is not None else "interval"
 
@@ -160,14 +160,14 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Varied:
+class VariedItems:
     """The variants of items that were judged for probes: what was changed (an index into `labels`) in which `item`."""
 
     labels: tuple[str, ...]
     label: Ints
     item: Ints
 
-    def of(self, labels: Collection[str]) -> Bools:
+    def with_labels(self, labels: Collection[str]) -> Bools:
         """Return which variants have one of these labels."""
         return np.isin(self.label, [code for code, label in enumerate(self.labels) if label in labels])
 
@@ -181,10 +181,10 @@ class Kinship:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedJob:
     """A job that ended before all its `items` were judged, because its question was answered."""
 
-    answer: JobAnswer
+    job_answer: JobAnswer
     items: int
 
 
@@ -210,6 +210,6 @@ class JobScores:
     """The list of candidates that each pair belongs to, if the job kept it."""
     halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """The half that each item belongs to, if a panel's rule learns from halves."""
-    variants: Varied | None = None
+    variants: VariedItems | None = None
     kinship: Kinship | None = None
-    stopped: Stopped | None = None
+    stopped: StoppedJob | None = None

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from dicast.app.assessment.figures import figure
-from dicast.app.assessment.probe_found import Moved, Probed
-from dicast.app.assessment.scores import DimensionScores, JobScores, Varied
+from dicast.app.assessment.probe_found import ChangedShares, ProbeResult
+from dicast.app.assessment.scores import DimensionScores, JobScores, VariedItems
 from dicast.app.domain.attacks import ATTACKS, FAMILIES
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import AttackFamily, AttackFound
@@ -23,7 +23,7 @@ from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknow
 from dicast.app.statistics.means import deviation, estimate, mean
 
 FEWEST = 10
-MOST_ATTACKS_TOLD = 5
+MOST_ATTACKS = 5
 SAME = 1e-9
 ONE_ROUND = "it takes replicates to see how often its scores move by themselves"
 _ATTACKS = {f"injection:{attack.id}": attack for attack in ATTACKS}
@@ -33,54 +33,56 @@ _SINGLE: Mapping[ProbeName, tuple[str, float]] = {
 }
 
 
-def tried(
-    job: JobScores, of: DimensionScores, voices: Mapping[str, Floats], varied: Mapping[str, Floats]
-) -> Iterator[Probed]:
-    """Yield each probe of each rater: `voices` has the scores of the items, `varied` those of the variants."""
+def variant_probes(
+    job: JobScores, dimension: DimensionScores, raters: Mapping[str, Floats], varied: Mapping[str, Floats]
+) -> Iterator[ProbeResult]:
+    """Yield each probe of each rater: `raters` has the scores of the items, `varied` those of the variants."""
     if job.variants is None:
         return
     variants = job.variants
     for name, scores in varied.items():
-        shift = scores - voices[name][variants.item]
-        replicates = _Replicates(job, of, name) if name in job.judges else None
-        yield from _of_voice(name, shift, variants, replicates)
+        shift = scores - raters[name][variants.item]
+        replicates = _Replicates(job, dimension, name) if name in job.judges else None
+        yield from _probes_of_rater(name, shift, variants, replicates)
 
 
-def _of_voice(name: str, shift: Floats, variants: Varied, replicates: _Replicates | None) -> Iterator[Probed]:
+def _probes_of_rater(
+    name: str, shift: Floats, variants: VariedItems, replicates: _Replicates | None
+) -> Iterator[ProbeResult]:
     """Yield all probes of one rater; `shift` is how far each variant's score lies above its item's."""
-    if (own := variants.of(_ATTACKS)).any():
-        yield _injection(name, shift, own, variants, replicates)
+    if (attacked := variants.with_labels(_ATTACKS)).any():
+        yield _injection(name, shift, attacked, variants, replicates)
     for probe in ("authority", "sycophancy"):
-        high, low = variants.of([f"{probe}:high"]), variants.of([f"{probe}:low"])
+        high, low = variants.with_labels([f"{probe}:high"]), variants.with_labels([f"{probe}:low"])
         if high.any() or low.any():
             for variant, rows in (("high", high), ("low", low)):
-                found = paired(shift[rows], variants.item[rows])
-                yield Probed(probe, name, *found, variant, "itself", _moved(rows, variants, replicates))
-            yield Probed(probe, name, *_contrast(shift, high, low, variants.item), "high against low", "itself")
-    if (rows := variants.of(["markdown:marked", "markdown:plain"])).any():
-        sign = np.where(variants.of(["markdown:plain"]), -1.0, 1.0)
-        found = paired((sign * shift)[rows], variants.item[rows])
-        yield Probed("markdown", name, *found, "", "itself", _moved(rows, variants, replicates))
+                effect = paired(shift[rows], variants.item[rows])
+                yield ProbeResult(probe, name, *effect, variant, "itself", _moved(rows, variants, replicates))
+            yield ProbeResult(probe, name, *_contrast(shift, high, low, variants.item), "high against low", "itself")
+    if (rows := variants.with_labels(["markdown:marked", "markdown:plain"])).any():
+        sign = np.where(variants.with_labels(["markdown:plain"]), -1.0, 1.0)
+        effect = paired((sign * shift)[rows], variants.item[rows])
+        yield ProbeResult("markdown", name, *effect, "", "itself", _moved(rows, variants, replicates))
     for probe, (label, sign_of) in _SINGLE.items():
-        if (rows := variants.of([label])).any():
-            found = paired(sign_of * shift[rows], variants.item[rows])
-            yield Probed(probe, name, *found, "", "itself", _moved(rows, variants, replicates))
+        if (rows := variants.with_labels([label])).any():
+            effect = paired(sign_of * shift[rows], variants.item[rows])
+            yield ProbeResult(probe, name, *effect, "", "itself", _moved(rows, variants, replicates))
 
 
 def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
     """Return the mean difference, by Student's t over items, and its p; NaN is left out."""
-    given = ~np.isnan(differences)
-    differences, items = differences[given], items[given]
+    present = ~np.isnan(differences)
+    differences, items = differences[present], items[present]
     count = len(np.unique(items))
     if count < FEWEST:
         return Unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}"), None
     if np.ptp(differences) < SAME:
         return Unknown(f"all {count} pairs differ by the same ({differences[0]:.3g}), which leaves no interval"), None
     spread = deviation(differences, items)
-    found = estimate(spread, degrees=spread.pieces - 1, items=spread.pieces, method="paired, t by item")
-    if isinstance(found, Unknown):
-        return found, None
-    return found, student.two_sided_p(spread.value / spread.error, spread.pieces - 1)
+    result = estimate(spread, degrees=spread.pieces - 1, items=spread.pieces, method="paired, t by item")
+    if isinstance(result, Unknown):
+        return result, None
+    return result, student.two_sided_p(spread.value / spread.error, spread.pieces - 1)
 
 
 def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Result, float | None]:
@@ -92,8 +94,8 @@ def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Resul
 
 
 def _injection(
-    name: str, shift: Floats, rows: Bools, variants: Varied, replicates: _Replicates | None
-) -> Probed:  # fmt: skip
+    name: str, shift: Floats, rows: Bools, variants: VariedItems, replicates: _Replicates | None
+) -> ProbeResult:  # fmt: skip
     labels = [variants.labels[code] for code in variants.label]
     aims = np.array([-1.0 if label in _ATTACKS and _ATTACKS[label].aim == "low" else 1.0 for label in labels])
     towards = np.where(rows, aims * shift, np.nan)
@@ -118,18 +120,18 @@ def _injection(
         )
         for label, places in by_attack.items()
     ]  # fmt: skip
-    best = sorted((one for one in attacks if one.shift > SAME), key=lambda one: (-one.shift, one.attack))
+    best = sorted((entry for entry in attacks if entry.shift > SAME), key=lambda entry: (-entry.shift, entry.attack))
     effect, p = paired(towards[rows], variants.item[rows])
     moved = _moved(rows, variants, replicates)
-    return Probed("injection", name, effect, p, "", "itself", moved, families, best[:MOST_ATTACKS_TOLD])
+    return ProbeResult("injection", name, effect, p, "", "itself", moved, families, best[:MOST_ATTACKS])
 
 
 class _Replicates:
     """One judge's scores by round: of the items (items x rounds), and of the variants (rows x rounds)."""
 
-    def __init__(self, job: JobScores, of: DimensionScores, name: str) -> None:
+    def __init__(self, job: JobScores, dimension: DimensionScores, name: str) -> None:
         at = job.judges.index(name)
-        self.items, self.variants = of.scores[:, at, :], of.varied[:, at, :]
+        self.items, self.variants = dimension.scores[:, at, :], dimension.varied[:, at, :]
 
     def moved(self, rows: Bools, item: Ints) -> Floats:
         """Return for each of these variants the share of rounds in which its score differs from the item's."""
@@ -138,13 +140,13 @@ class _Replicates:
 
     def by_itself(self, rows: Bools, item: Ints) -> Floats:
         """Return for each varied item (once for each of these variants) the share of pairs of rounds that differ."""
-        own = self.items[item[rows]]
-        first, second = np.triu_indices(own.shape[1], 1)
-        differ = np.abs(own[:, first] - own[:, second]) > SAME
-        return _share(differ, np.isnan(own[:, first]) | np.isnan(own[:, second]))
+        rounds = self.items[item[rows]]
+        first, second = np.triu_indices(rounds.shape[1], 1)
+        differ = np.abs(rounds[:, first] - rounds[:, second]) > SAME
+        return _share(differ, np.isnan(rounds[:, first]) | np.isnan(rounds[:, second]))
 
 
-def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Moved | None:
+def _moved(rows: Bools, variants: VariedItems, replicates: _Replicates | None) -> ChangedShares | None:
     """Return the shares of changed scores, None for a panel, whose mean changes if any judge's score does."""
     if replicates is None:
         return None
@@ -152,25 +154,25 @@ def _moved(rows: Bools, variants: Varied, replicates: _Replicates | None) -> Mov
     moved = replicates.moved(rows, variants.item)
     if replicates.items.shape[1] < 2:
         unknown = Figure.unknown(ONE_ROUND)
-        return Moved(figure_of_share(moved, items), unknown, unknown)
-    own = replicates.by_itself(rows, variants.item)
-    beyond, _ = paired(moved - own, items)
-    return Moved(figure_of_share(moved, items), figure_of_share(own, items), figure(beyond))
+        return ChangedShares(figure_of_share(moved, items), unknown, unknown)
+    by_itself = replicates.by_itself(rows, variants.item)
+    beyond, _ = paired(moved - by_itself, items)
+    return ChangedShares(figure_of_share(moved, items), figure_of_share(by_itself, items), figure(beyond))
 
 
 def _share(what: Bools, missing: Bools) -> Floats:
     """Return the share of each row, NaN for a row without any values."""
-    given = (~missing).sum(axis=1)
-    return np.where(given > 0, (what & ~missing).sum(axis=1) / np.maximum(given, 1), np.nan)
+    present = (~missing).sum(axis=1)
+    return np.where(present > 0, (what & ~missing).sum(axis=1) / np.maximum(present, 1), np.nan)
 
 
 def figure_of_share(shares: Floats, items: Ints) -> Figure:
     """Return the mean share, with Wilson's interval for as many independent tries as there are items."""
-    given = ~np.isnan(shares)
-    count = len(np.unique(items[given]))
+    present = ~np.isnan(shares)
+    count = len(np.unique(items[present]))
     if count < FEWEST:
         return Figure.unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}")
-    value = float(shares[given].mean())
+    value = float(shares[present].mean())
     from statsmodels.stats.proportion import proportion_confint  # noqa: PLC0415  (takes a second of CPU time to load)
 
     low, high = proportion_confint(value * count, count, alpha=1 - CONFIDENCE, method="wilson")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from dicast.app.assessment.figures import figure, of_levels, peoples_mean, share
+from dicast.app.assessment.figures import figure, level_figure, peoples_mean, share
 from dicast.app.assessment.scores import DimensionScores
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import PeoplesMean, RaterStatistics
@@ -26,105 +26,111 @@ NOBODY_IN_AUDIT = "nobody has rated an item on which all judges were asked"
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
 
 
-def person(of: DimensionScores, rng: np.random.Generator) -> RaterStatistics | None:
+def person(dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics | None:
     """Compare a person with the other people, which is the ceiling for a judge. Returns None if nobody has rated."""
-    people = of.people
+    people = dimension.people
     if not people.raters:
         return None
     if len(people.raters) == 1:
-        return _nothing("a person", "people", ONE_RATER).model_copy(update={"mean": _of_all_ratings(of)})
-    found = _voice("a person", "people", person_with_others(people.scores, of.level, of.levels, rng), None, of)
-    return found.model_copy(update={"mean": _of_all_ratings(of)})
+        return _unknown_rater("a person", "people", ONE_RATER).model_copy(update={"mean": _mean_of_ratings(dimension)})
+    statistics = _against_people(
+        "a person", "people", person_with_others(people.scores, dimension.level, dimension.levels, rng), None, dimension
+    )
+    return statistics.model_copy(update={"mean": _mean_of_ratings(dimension)})
 
 
-def _of_all_ratings(of: DimensionScores) -> Figure:
-    if of.dimension.nominal:
+def _mean_of_ratings(dimension: DimensionScores) -> Figure:
+    if dimension.spec.nominal:
         return Figure.unknown(NO_MEAN)
-    scores = of.people.scores
+    scores = dimension.people.scores
     items = np.repeat(np.arange(len(scores)), scores.shape[1])
-    return figure(mean(scores.ravel(), clusters=items, bounds=of.bounds))
+    return figure(mean(scores.ravel(), clusters=items, bounds=dimension.bounds))
 
 
-def voice(
-    name: str, kind: Literal["judge", "panel"], scores: Floats, of: DimensionScores, rng: np.random.Generator
+def rater_statistics(
+    name: str, kind: Literal["judge", "panel"], scores: Floats, dimension: DimensionScores, rng: np.random.Generator
 ) -> RaterStatistics:
     """Compare a judge or the panel with people, by its scores (items x replicates)."""
-    nominal = of.dimension.nominal
+    nominal = dimension.spec.nominal
     replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
-    repeats, own = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=of.bounds))
+    repeats, mean_figure = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=dimension.bounds))
     if replicates > 1:
-        found = inter_rater_agreement(scores, of.level, of.levels, rng).alpha
-        repeats = of_levels(found, of)
-    if not len(of.people.rated):
-        reason = NOBODY_IN_AUDIT if of.people.raters else NOBODY_RATED
-        return _nothing(name, kind, reason).model_copy(update={"repeats": repeats, "mean": own})
-    people, rated = of.people.scores, of.people.rated
-    found_mean = judge_with_people(whole[rated], people, of.level, of.levels, rng)
+        alpha = inter_rater_agreement(scores, dimension.level, dimension.levels, rng).alpha
+        repeats = level_figure(alpha, dimension)
+    if not len(dimension.people.rated):
+        reason = NOBODY_IN_AUDIT if dimension.people.raters else NOBODY_RATED
+        return _unknown_rater(name, kind, reason).model_copy(update={"repeats": repeats, "mean": mean_figure})
+    people, rated = dimension.people.scores, dimension.people.rated
+    comparison = judge_with_people(whole[rated], people, dimension.level, dimension.levels, rng)
     # A mean of replicates is on no level: what counts levels uses the first replicate.
-    first = judge_with_people(scores[rated, 0], people, of.level, of.levels, rng) if replicates > 1 else None
-    told = _voice(name, kind, found_mean, first, of)
-    together = inter_rater_agreement(np.column_stack([scores[rated, 0], people]), of.level, of.levels, rng)
-    return told.model_copy(
+    first = (
+        judge_with_people(scores[rated, 0], people, dimension.level, dimension.levels, rng) if replicates > 1 else None
+    )
+    statistics = _against_people(name, kind, comparison, first, dimension)
+    together = inter_rater_agreement(
+        np.column_stack([scores[rated, 0], people]), dimension.level, dimension.levels, rng
+    )
+    return statistics.model_copy(
         update={
-            "alpha_with_people": of_levels(together.alpha, of),
+            "alpha_with_people": level_figure(together.alpha, dimension),
             "icc_with_people": figure(together.icc_single),
-            "peoples_mean": None if nominal else _powered(whole, of),
+            "peoples_mean": None if nominal else _powered(whole, dimension),
             "repeats": repeats,
-            "mean": own,
+            "mean": mean_figure,
         }
     )
 
 
-def spared_judge(name: str, at: int, of: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
+def partly_asked_judge(name: str, at: int, dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
     """Compare a judge who was asked about some items only with people, on the items of the audit. Without an audit
     nothing is known of its scores of all items."""
-    part, scores, spared = of.of_audit, of.scores[:, at], of.spared[at]
+    part, scores, skipped = dimension.of_audit, dimension.scores[:, at], dimension.skipped[at]
     if part is not None:
-        found = voice(name, "judge", part.scores[:, at], part, rng)
-        return found.model_copy(update={"spared": spared, "audited": len(part.scores)})
-    asked: Bools = np.asarray(~np.isnan(scores).all(axis=1))
-    of_rated = asked[of.people.rated] if of.people.raters else asked
-    found = _nothing(name, "judge", SPARED)
+        statistics = rater_statistics(name, "judge", part.scores[:, at], part, rng)
+        return statistics.model_copy(update={"spared": skipped, "audited": len(part.scores)})
+    was_asked: Bools = np.asarray(~np.isnan(scores).all(axis=1))
+    of_rated = was_asked[dimension.people.rated] if dimension.people.raters else was_asked
+    statistics = _unknown_rater(name, "judge", SPARED)
     missing = float(1 - of_rated.mean()) if len(of_rated) else 1.0
-    return found.model_copy(update={"items": int(of_rated.sum()), "missing": missing, "spared": spared})
+    return statistics.model_copy(update={"items": int(of_rated.sum()), "missing": missing, "spared": skipped})
 
 
-def _powered(whole: Floats, of: DimensionScores) -> PeoplesMean:
-    if of.people.flaw is not None:
-        unknown = Figure.unknown(of.people.flaw)
+def _powered(whole: Floats, dimension: DimensionScores) -> PeoplesMean:
+    if dimension.people.flaw is not None:
+        unknown = Figure.unknown(dimension.people.flaw)
         return PeoplesMean(
-            powered=unknown, people_alone=unknown, judges_weight=0.0, saved=None, saved_reason=of.people.flaw
+            powered=unknown, people_alone=unknown, judges_weight=0.0, saved=None, saved_reason=dimension.people.flaw
         )
-    means, chances = of.people.means(len(whole)), of.people.chances(len(whole))
-    return peoples_mean(powered_mean(whole, means, probabilities=chances, bounds=of.bounds))
+    means, chances = dimension.people.means(len(whole)), dimension.people.chances(len(whole))
+    return peoples_mean(powered_mean(whole, means, probabilities=chances, bounds=dimension.bounds))
 
 
-def _voice(
+def _against_people(
     name: str,
     kind: Literal["judge", "panel", "people"],
-    found: Comparison,
+    comparison: Comparison,
     by_level: Comparison | None,
-    of: DimensionScores,
+    dimension: DimensionScores,
 ) -> RaterStatistics:
-    counted = by_level or found
+    level_comparison = by_level or comparison
     return RaterStatistics(
         name=name,
         kind=kind,
-        pearson=figure(found.pearson),
-        spearman=figure(found.spearman),
-        kendall=figure(found.kendall),
-        kappa=of_levels(counted.kappa, of),
-        base_rate=share(found.base_rate),
-        bias=figure(found.differences.bias),
-        lower_limit=figure(found.differences.lower_limit),
-        upper_limit=figure(found.differences.upper_limit),
-        confusion=counted.confusion.tolist() if counted.confusion is not None else None,
-        items=found.items,
-        missing=found.missing,
+        pearson=figure(comparison.pearson),
+        spearman=figure(comparison.spearman),
+        kendall=figure(comparison.kendall),
+        kappa=level_figure(level_comparison.kappa, dimension),
+        base_rate=share(comparison.base_rate),
+        bias=figure(comparison.differences.bias),
+        lower_limit=figure(comparison.differences.lower_limit),
+        upper_limit=figure(comparison.differences.upper_limit),
+        confusion=level_comparison.confusion.tolist() if level_comparison.confusion is not None else None,
+        items=comparison.items,
+        missing=comparison.missing,
     )
 
 
-def _nothing(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> RaterStatistics:
+def _unknown_rater(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> RaterStatistics:
     unknown = Figure.unknown(reason)
     return RaterStatistics(
         name=name, kind=kind, mean=unknown, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown,

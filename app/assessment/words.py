@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dicast.app.assessment.probe_words import probe_lines
-from dicast.app.assessment.telling import told
+from dicast.app.assessment.probe_words import probe_sentences
+from dicast.app.assessment.telling import figure_text
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     CalibratedRater,
@@ -26,7 +26,7 @@ SAVES = 1.05
 
 
 def summary(
-    voices: Sequence[RaterStatistics],
+    raters: Sequence[RaterStatistics],
     person: RaterStatistics | None,
     independent: Figure,
     groups: Sequence[GroupStatistics],
@@ -39,74 +39,74 @@ def summary(
     if person is None:
         lines.append("Nobody has rated this dimension: how far its judges can be trusted cannot be said.")
     else:
-        whole = voices[-1]
+        whole = raters[-1]
         lines += _means(whole, known_probabilities=known_probabilities)
-        lines += _agreement(voices, person)
-        lines += _biases(voices)
-        if len(voices) > 2:
-            judges = len(voices) - 1
+        lines += _agreement(raters, person)
+        lines += _biases(raters)
+        if len(raters) > 2:
+            judges = len(raters) - 1
             lines.append(
-                f"The {judges} judges are worth {told(independent, 1)} independent ones."
+                f"The {judges} judges are worth {figure_text(independent, 1)} independent ones."
                 if independent.is_known
-                else f"How many independent judges the {judges} are worth {told(independent)}."
+                else f"How many independent judges the {judges} are worth {figure_text(independent)}."
             )
-    lines += probe_lines(probes)
+    lines += probe_sentences(probes)
     for group in groups:
         lines += _groups(group)
     return lines
 
 
 def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str]:
-    found = whole.peoples_mean
-    if found is None:
+    means = whole.peoples_mean
+    if means is None:
         return
-    if not found.powered.is_known:
-        yield f"What people would have said of all items {told(found.powered)}."
+    if not means.powered.is_known:
+        yield f"What people would have said of all items {figure_text(means.powered)}."
         return
-    if found.saved_reason == ALL_RATED:
-        yield f"People rated every judged item: their mean is {told(found.people_alone)}."
+    if means.saved_reason == ALL_RATED:
+        yield f"People rated every judged item: their mean is {figure_text(means.people_alone)}."
         return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
     yield (
-        f"People's mean of all items would be {told(found.powered)}; from their ratings alone it is "
-        f"{told(found.people_alone)}. Both hold if the rated items are {drawn}."
+        f"People's mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
+        f"{figure_text(means.people_alone)}. Both hold if the rated items are {drawn}."
     )
-    if found.saved is not None:
+    if means.saved is not None:
         yield (
-            f"The judges are worth {found.saved:.1f} times as many ratings."
-            if found.saved >= SAVES
+            f"The judges are worth {means.saved:.1f} times as many ratings."
+            if means.saved >= SAVES
             else "The judges saved no ratings: they tell next to nothing of what people say here."
         )
 
 
-def _agreement(voices: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
-    named = [voice for voice in voices if voice.kind == "judge"]
-    if any(v.kappa.is_known and not v.pearson.is_known for v in named):
-        yield from _kappas(named, person)
+def _agreement(raters: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
+    judges = [rater for rater in raters if rater.kind == "judge"]
+    if any(v.kappa.is_known and not v.pearson.is_known for v in judges):
+        yield from _kappas(judges, person)
         return
-    best = max((v for v in named if v.pearson.is_known), key=lambda v: v.pearson.value or 0.0, default=None)
+    best = max((v for v in judges if v.pearson.is_known), key=lambda v: v.pearson.value or 0.0, default=None)
     if best is None:
-        yield f"How far the judges agree with people {told((named or voices)[0].pearson)}."
+        yield f"How far the judges agree with people {figure_text((judges or raters)[0].pearson)}."
         return
     who = (
         f"The judge who follows people best is {best.name}"
-        if len(named) > 1
+        if len(judges) > 1
         else f"The judge {best.name} follows people"
     )
     where = ", on the items of the audit" if best.audited else ""
-    yield f"{who}, with a correlation of {told(best.pearson)}{where}."
+    yield f"{who}, with a correlation of {figure_text(best.pearson)}{where}."
     if person.pearson.is_known:
-        yield f"A person reaches {told(person.pearson)} against the other people: {_beside(best, person)}."
+        yield f"A person reaches {figure_text(person.pearson)} against the other people: {_beside(best, person)}."
     else:
-        yield f"What a person would reach {told(person.pearson)}."
+        yield f"What a person would reach {figure_text(person.pearson)}."
 
 
-def _kappas(named: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
+def _kappas(judges: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
     """Yield the agreement beyond chance, for labels without an order."""
-    best = max((v for v in named if v.kappa.is_known), key=lambda v: v.kappa.value or 0.0)
+    best = max((v for v in judges if v.kappa.is_known), key=lambda v: v.kappa.value or 0.0)
     rate = "" if best.base_rate is None else f" (people's commonest label is {best.base_rate:.0%} of theirs)"
-    yield f"The judge who agrees with people best is {best.name}, with a kappa of {told(best.kappa)}{rate}."
-    yield f"A person against another person: kappa {told(person.kappa)}."
+    yield f"The judge who agrees with people best is {best.name}, with a kappa of {figure_text(best.kappa)}{rate}."
+    yield f"A person against another person: kappa {figure_text(person.kappa)}."
 
 
 def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
@@ -120,15 +120,15 @@ def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
     return "the two cannot be told apart"
 
 
-def _biases(voices: Sequence[RaterStatistics]) -> Iterator[str]:
-    known = [(v, v.bias.low, v.bias.high) for v in voices if v.bias.low is not None and v.bias.high is not None]
-    off = [voice for voice, low, high in known if not low <= 0 <= high]
-    for voice in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
-        value, low, high = voice.bias.value or 0.0, voice.bias.low or 0.0, voice.bias.high or 0.0
+def _biases(raters: Sequence[RaterStatistics]) -> Iterator[str]:
+    bounded = [(v, v.bias.low, v.bias.high) for v in raters if v.bias.low is not None and v.bias.high is not None]
+    off = [rater for rater, low, high in bounded if not low <= 0 <= high]
+    for rater in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
+        value, low, high = rater.bias.value or 0.0, rater.bias.low or 0.0, rater.bias.high or 0.0
         far = f"{abs(value):.2f} ({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
-        name = "The panel" if voice.kind == "panel" else voice.name
+        name = "The panel" if rater.kind == "panel" else rater.name
         yield f"{name} scores {'above' if value > 0 else 'below'} people, by {far}."
-    if known and not off:
+    if bounded and not off:
         yield "No judge is seen to be too strict or too kind."
 
 
@@ -147,90 +147,98 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
     )
 
 
-def calibrated_words(voices: Sequence[CalibratedRater]) -> Iterator[str]:
+def calibration_sentences(raters: Sequence[CalibratedRater]) -> Iterator[str]:
     """Yield the calibrated mean of the panel, or of the only judge."""
-    if not voices:
+    if not raters:
         return
-    whole = voices[-1]
+    whole = raters[-1]
     name = "the panel" if whole.kind == "panel" else whole.name
     if not whole.calibrated.is_known:
-        yield f"What {name}'s mean is when calibrated {told(whole.calibrated)}."
+        yield f"What {name}'s mean is when calibrated {figure_text(whole.calibrated)}."
         return
     yield (
         f"Calibrated ({whole.method}, learned on {whole.learned_on:,} rated items), {name}'s mean is "
-        f"{told(whole.calibrated)} instead of {told(whole.raw)}; that the map itself may err is not in this interval."
+        f"{figure_text(whole.calibrated)} instead of {figure_text(whole.raw)}; that the map "
+        "itself may err is not in this interval."
     )
-    differing = list(dict.fromkeys(part for voice in voices for part in voice.differing))
+    differing = list(dict.fromkeys(part for rater in raters for part in rater.differing))
     if differing:
         yield f"The calibration was made with another {' and another '.join(differing)}, and is applied all the same."
 
 
-def panel_words(dimension: ReportDimension) -> Iterator[str]:
+def panel_sentences(dimension: ReportDimension) -> Iterator[str]:
     """Yield what the panel's rule has learned."""
-    found = dimension.learned
-    if found is None:
+    panel = dimension.learned
+    if panel is None:
         return
-    if found.prior:
+    if panel.prior:
         yield (
-            f"The panel's labels are the likeliest ones after Dawid and Skene, from {found.items:,} items: judges' "
+            f"The panel's labels are the likeliest ones after Dawid and Skene, from {panel.items:,} items: judges' "
             "errors are taken for independent, so what all of them get wrong in the same way counts as right."
         )
-    elif found.reason is not None:
-        yield f"The panel's weights are equal ones, because {found.reason}."
+    elif panel.reason is not None:
+        yield f"The panel's weights are equal ones, because {panel.reason}."
     else:
-        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in found.weights.items())
+        weights = ", ".join(f"{name} {weight:.2f}" for name, weight in panel.weights.items())
         yield (
-            f"The panel's weights are learned from {found.items:,} rated items ({weights}); each of these is combined "
+            f"The panel's weights are learned from {panel.items:,} rated items ({weights}); each of these is combined "
             "by the weights of the half that it is not in. They have no interval: what they are worth is in the "
             "panel's agreement with people."
         )
 
 
-def label_words(shares: Sequence[LabelShare]) -> Iterator[str]:
+def label_sentences(shares: Sequence[LabelShare]) -> Iterator[str]:
     """Yield how common each label is."""
     for share in shares[:MOST_LABELS]:
-        line = f"{share.label!r} is {told(share.judges)} of the judges' opinions"
-        yield f"{line}; of people's it would be {told(share.people)}." if share.people.is_known else f"{line}."
+        line = f"{share.label!r} is {figure_text(share.judges)} of the judges' opinions"
+        yield f"{line}; of people's it would be {figure_text(share.people)}." if share.people.is_known else f"{line}."
     if len(shares) > MOST_LABELS:
         yield f"The other {len(shares) - MOST_LABELS} labels are in report.json."
 
 
-def preference_words(found: PreferenceStatistics | None) -> Iterator[str]:
+def preference_sentences(pairs: PreferenceStatistics | None) -> Iterator[str]:
     """Yield how often A is preferred, and which contestant is best."""
-    if found is None:
+    if pairs is None:
         return
-    line = f"The panel prefers A in a share of {told(found.wins)}, ties counted half"
-    yield f"{line}; people would in {told(found.people)}." if found.people.is_known else f"{line}."
-    whole = next((one for one in reversed(found.rankings) if one.name != "a person"), None)
+    line = f"The panel prefers A in a share of {figure_text(pairs.wins)}, ties counted half"
+    yield f"{line}; people would in {figure_text(pairs.people)}." if pairs.people.is_known else f"{line}."
+    whole = next((ranking for ranking in reversed(pairs.rankings) if ranking.name != "a person"), None)
     if whole is not None and whole.tau.is_known:
         who = "The panel" if whole.name == "panel" else whole.name
-        person = next((one for one in found.rankings if one.name == "a person"), None)
-        beside = f"; a person against another reaches {told(person.tau)}" if person and person.tau.is_known else ""
-        yield f"{who} orders the lists as people do with a Kendall's tau of {told(whole.tau)}{beside}."
-    if not found.contestants:
-        yield f"Who is the best of those compared cannot be said, because {found.reason}."
+        person = next((ranking for ranking in pairs.rankings if ranking.name == "a person"), None)
+        beside = (
+            f"; a person against another reaches {figure_text(person.tau)}" if person and person.tau.is_known else ""
+        )
+        yield f"{who} orders the lists as people do with a Kendall's tau of {figure_text(whole.tau)}{beside}."
+    if not pairs.contestants:
+        yield f"Who is the best of those compared cannot be said, because {pairs.reason}."
         return
-    first = found.contestants[0]
-    if found.reason is None:
+    first = pairs.contestants[0]
+    if pairs.reason is None:
         yield (
-            f"Of {len(found.contestants)} that were compared, {first.name} is the strongest, with a strength of "
-            f"{told(first.strength)} after Bradley and Terry, and is first with probability {first.ranks[0]:.2f}."
+            f"Of {len(pairs.contestants)} that were compared, {first.name} is the strongest, with a strength of "
+            f"{figure_text(first.strength)} after Bradley and Terry, "
+            f"and is first with probability {first.ranks[0]:.2f}."
         )
         return
-    most = found.rates[0]
-    yield f"{most.name} wins most often, in a share of {told(most.wins)} of its {most.pairs:,} pairs."
+    most = pairs.rates[0]
+    yield f"{most.name} wins most often, in a share of {figure_text(most.wins)} of its {most.pairs:,} pairs."
     yield (
-        f"The comparisons alone rank nobody, because {found.reason}. With a prior that holds all strengths near 0, "
-        f"{first.name} is first of {len(found.contestants)} with probability {first.ranks[0]:.2f}{_not_apart(found)}."
+        f"The comparisons alone rank nobody, because {pairs.reason}. With a prior that holds all strengths near 0, "
+        f"{first.name} is first of {len(pairs.contestants)} with probability {first.ranks[0]:.2f}{_not_apart(pairs)}."
     )
 
 
-def _not_apart(found: PreferenceStatistics) -> str:
+def _not_apart(pairs: PreferenceStatistics) -> str:
     """Name the contestants that cannot be told from the first, because their intervals overlap."""
-    first, *others = found.contestants
+    first, *others = pairs.contestants
     low = first.strength.low or 0.0
-    near = [one.name for one in others if one.strength.high is not None and one.strength.high >= low]
+    near = [
+        contestant.name
+        for contestant in others
+        if contestant.strength.high is not None and contestant.strength.high >= low
+    ]
     if not near:
         return ""
-    named = ", ".join(near[:NAMED_MOST]) + (f" and {len(near) - NAMED_MOST} more" if len(near) > NAMED_MOST else "")
-    return f", and cannot be told from {named}: more pairs, of other lists too, would do it"
+    names = ", ".join(near[:NAMED_MOST]) + (f" and {len(near) - NAMED_MOST} more" if len(near) > NAMED_MOST else "")
+    return f", and cannot be told from {names}: more pairs, of other lists too, would do it"

@@ -29,9 +29,9 @@ def issue_token(
     labels: list[str] | None,
 ) -> None:  # fmt: skip
     """Print a new token on standard output, and what it permits on standard error."""
-    dicast, known = application(terminal), [scope for scope in Scope if scope is not Scope.NODE_HEARTBEAT]
-    if wrong := next((scope for scope in scopes if scope not in known), None):
-        raise Refused(f"--scope must be one of {', '.join(known)}, got {wrong!r}{meant(wrong, known)}")
+    dicast, issuable = application(terminal), [scope for scope in Scope if scope is not Scope.NODE_HEARTBEAT]
+    if wrong := next((scope for scope in scopes if scope not in issuable), None):
+        raise Refused(f"--scope must be one of {', '.join(issuable)}, got {wrong!r}{meant(wrong, issuable)}")
     unknown = sorted(set(pools or ()) - set(dicast.pools.pools))
     if unknown:
         listed = ", ".join(dicast.pools.pools)
@@ -73,12 +73,12 @@ def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool)
         raise Refused("give the id of a token, or --node NODE, or --all")
     dicast = application(terminal)
     try:
-        said, ended = _revoke(dicast, id, node)
+        message, ended = _revoke(dicast, id, node)
     except StoreUsersRefused as error:
         dicast.audit.record(operator(), "token revoke", id or node or "all", "done in part", {"store": str(error)})
         raise Refused(f"the tokens are ended, but nodes' users of the store are there still: {error}") from None
     dicast.audit.record(operator(), "token revoke", id or node or "all", "done", {"ended": ended})
-    terminal.say(said)
+    terminal.say(message)
 
 
 def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
@@ -90,8 +90,8 @@ def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
         nodes = len({token.node for token in ended if token.parent})
         return f"Token {id} is revoked, and so are {nodes} nodes that joined with it.", len(ended)
     if node:
-        known = {token.node for token in dicast.tokens.list()} | set(dicast.store_users.nodes())
-        if not known & {node} and not any(id.rpartition("#")[0] == node for id in known):
+        all_nodes = {token.node for token in dicast.tokens.list()} | set(dicast.store_users.nodes())
+        if not all_nodes & {node} and not any(id.rpartition("#")[0] == node for id in all_nodes):
             raise Refused(f"no token is bound to a node {node!r}; `dicast token list` shows all")
         closed = membership.put_out(node)
         return f"Node {node} is revoked; {closed} of its connections to the store were closed.", 1
@@ -138,8 +138,8 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
     finding = AuditFinding(0, 1) if dicast.nothing_stored else dicast.audit.verify()
     code = Exit.OK if finding.whole else Exit.FAILED
     if json:
-        told = {"whole": finding.whole, **asdict(finding)}
-        terminal.emit(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        document = {"whole": finding.whole, **asdict(finding)}
+        terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return code
     if finding.first > 1:
         terminal.say(f"Orders 1 to {finding.first - 1:,} are dropped; the check begins with their sealed hash.")
@@ -153,8 +153,8 @@ def verify_audit(terminal: Terminal, *, json: bool) -> Exit:
     if finding.whole:
         terminal.say(f"The audit log is whole: {finding.lines:,} lines.", "green")
     else:
-        of = f" of the part '{finding.part}'"
-        terminal.say(f"The audit log is broken at line {finding.broken}{of}: {finding.problem}.", "red")
+        part = f" of the part '{finding.part}'"
+        terminal.say(f"The audit log is broken at line {finding.broken}{part}: {finding.problem}.", "red")
     return code
 
 

@@ -41,7 +41,7 @@ def _current(folder: Path) -> bool:
         return False
 
 
-def tell_page(terminal: Terminal, folder: Path, job_id: str) -> None:
+def print_page_path(terminal: Terminal, folder: Path, job_id: str) -> None:
     """Say where the page is, or how to write it."""
     if (folder / PAGE).exists():
         terminal.say(f"Report in {folder / PAGE}")

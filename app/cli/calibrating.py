@@ -22,15 +22,15 @@ def calibrate_job(
     from dicast.app.reports.assessing import calibrate  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_calibration  # noqa: PLC0415
 
-    found = finished(job)
-    known = [dimension.id for dimension in found.report.dimensions]
+    run = finished(job)
+    dimension_ids = [dimension.id for dimension in run.report.dimensions]
     for name in dimensions:
-        if name not in known:
-            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, known)}")
-    maps, missing = calibrate(found.folder, found.report, method, dimensions or known)
+        if name not in dimension_ids:
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, dimension_ids)}")
+    maps, missing = calibrate(run.folder, run.report, method, dimensions or dimension_ids)
     if not maps:
         raise Refused(f"no judge can be calibrated, because {missing[0].reason}")
-    calibration = Calibration(job=found.report.job_id, maps=maps)
+    calibration = Calibration(job=run.report.job_id, maps=maps)
     with replacing(Path(out), private=False) as file:
         file.write(to_json(calibration.model_dump(exclude={"on_mismatch"}), indent=2) + b"\n")
     if json:

@@ -34,9 +34,9 @@ STYLES = {
 
 def show_nodes(terminal: Terminal, status: str | None, *, json: bool, watch: bool) -> None:
     """Show a line for each node, or a JSON list of them."""
-    wanted = NodeStatus(status) if status else None
+    only = NodeStatus(status) if status else None
     _show(
-        terminal, lambda dicast: dicast.cluster.nodes(wanted), lambda nodes: [asdict(node) for node in nodes], _table,
+        terminal, lambda dicast: dicast.cluster.nodes(only), lambda nodes: [asdict(node) for node in nodes], _table,
         json=json, watch=watch,
     )  # fmt: skip
 
@@ -49,45 +49,45 @@ def show_status(terminal: Terminal, *, json: bool, watch: bool) -> None:
 # ------------------------------------------------------------------ operations
 def cordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
     """Cordon a node. Like the other operations, it raises `UnknownNode` or `NodeLeaves`."""
-    return _told(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)
+    return _print_node(terminal, application(terminal).cluster.cordon(node, by=operator()), json=json)
 
 
 def uncordon_node(terminal: Terminal, node: str, *, json: bool) -> Exit:
-    return _told(terminal, application(terminal).cluster.uncordon(node, by=operator()), json=json)
+    return _print_node(terminal, application(terminal).cluster.uncordon(node, by=operator()), json=json)
 
 
 def drain_node(terminal: Terminal, node: str, deadline_s: float, *, wait: bool, json: bool) -> Exit:
     """Drain a node; with `wait`, return once it has no open calls or is gone."""
     cluster = application(terminal).cluster
-    found = cluster.drain(node, by=operator(), deadline_s=deadline_s)
-    while wait and found.status is NodeStatus.DRAINING:
+    view = cluster.drain(node, by=operator(), deadline_s=deadline_s)
+    while wait and view.status is NodeStatus.DRAINING:
         time.sleep(DRAIN_LOOK_S)
-        found = cluster.node(found.id)
-    return _told(terminal, found, json=json)
+        view = cluster.node(view.id)
+    return _print_node(terminal, view, json=json)
 
 
 def remove_node(terminal: Terminal, node: str, *, force: bool) -> None:
     """Remove a node. Also raises `NodeBusy`."""
     cluster = application(terminal).cluster
-    found = cluster.node(node)
-    cluster.remove(found.id, by=operator(), force=force)
-    is_left = any(other.id == found.id for other in cluster.nodes())
-    terminal.say(f"{found.id} {'was told to stop, and has not yet' if is_left else 'is removed'}")
+    view = cluster.node(node)
+    cluster.remove(view.id, by=operator(), force=force)
+    is_left = any(other.id == view.id for other in cluster.nodes())
+    terminal.say(f"{view.id} {'was told to stop, and has not yet' if is_left else 'is removed'}")
 
 
 def steal_work(terminal: Terminal, *, json: bool) -> None:
     """Move waiting work to idle nodes, and show the moves and their total."""
-    found = application(terminal).cluster.steal(by=operator())
+    result = application(terminal).cluster.steal(by=operator())
     if json:
-        moves = [{"donor": donor, "receiver": receiver, "units": units} for donor, receiver, units in found.moves]
-        terminal.emit(orjson.dumps({"moves": moves, "total": found.total}, option=orjson.OPT_INDENT_2).decode())
+        moves = [{"donor": donor, "receiver": receiver, "units": units} for donor, receiver, units in result.moves]
+        terminal.emit(orjson.dumps({"moves": moves, "total": result.total}, option=orjson.OPT_INDENT_2).decode())
         return
-    for donor, receiver, units in found.moves:
+    for donor, receiver, units in result.moves:
         terminal.say(f"{units} from {donor} for {receiver or 'whoever comes'}")
-    terminal.say(f"{found.total} units went back")
+    terminal.say(f"{result.total} units went back")
 
 
-def _told(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
+def _print_node(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
     if json:
         terminal.emit(orjson.dumps(asdict(node), option=orjson.OPT_INDENT_2).decode())
     else:
@@ -96,29 +96,29 @@ def _told(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
 
 
 def _show(
-    terminal: Terminal, look: Callable[[Dicast], Any], document: Callable[[Any], Any],
-    drawn: Callable[[Any], RenderableType], *, json: bool, watch: bool,
+    terminal: Terminal, read: Callable[[Dicast], Any], document: Callable[[Any], Any],
+    render: Callable[[Any], RenderableType], *, json: bool, watch: bool,
 ) -> None:  # fmt: skip
     dicast = application(terminal)
 
-    def tell() -> None:
+    def print_once() -> None:
         if json:
             option = 0 if watch else orjson.OPT_INDENT_2
-            terminal.emit(orjson.dumps(document(look(dicast)), option=option).decode())
+            terminal.emit(orjson.dumps(document(read(dicast)), option=option).decode())
         else:
-            terminal.out.print(drawn(look(dicast)))
+            terminal.out.print(render(read(dicast)))
 
     if not watch:
-        tell()
+        print_once()
         return
     with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
         if json or not terminal.out.is_terminal:
             while True:
-                tell()
+                print_once()
                 time.sleep(WATCH_EVERY_S)
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(drawn(look(dicast)), refresh=True)
+                live.update(render(read(dicast)), refresh=True)
                 time.sleep(WATCH_EVERY_S)
 
 
@@ -129,11 +129,11 @@ def _table(nodes: Sequence[NodeView]) -> RenderableType:
     for column in ("node", "status", "open", "free", "pools", "labels", "heard", "reason"):
         table.add_column(column, overflow="fold")
     for node in nodes:
-        heard = "-" if node.heard_s_ago is None else f"{node.heard_s_ago:.0f} s ago"
+        last_heard = "-" if node.heard_s_ago is None else f"{node.heard_s_ago:.0f} s ago"
         table.add_row(
             Text(printable(node.id, NAME_CHARS), style="bold"), Text(node.status, style=STYLES[node.status]),
             f"{node.open} of {node.width}", str(node.available), _text(", ".join(node.pools)),
-            _text(_labels(node.labels)), heard, _text(node.reason),
+            _text(_labels(node.labels)), last_heard, _text(node.reason),
         )  # fmt: skip
     return table
 

@@ -66,15 +66,15 @@ class Terminal:
     def fail(self, error: BaseException) -> Exit:
         """Print why a command failed, and return its exit code. An expected error takes one line; any other names its
         place in the code or, with `--debug`, comes with its traceback."""
-        known = foreseen(error)
-        if known is not None:
-            self.say("dicast: " + "\n  ".join(known.lines), "red")
+        expected = expected_error(error)
+        if expected is not None:
+            self.say("dicast: " + "\n  ".join(expected.lines), "red")
         elif not self.debug:
             self.say(f"dicast: {_chain(error)}", "red")
             self.say(f"  raised in {_place(error)}; `dicast --debug ...` shows the whole traceback")
         if self.debug:
             self.say("".join(traceback.format_exception(error)))
-        return known.code if known is not None else Exit.FAILED
+        return expected.code if expected is not None else Exit.FAILED
 
     def _masked(self, text: str) -> str:
         for secret in self.secrets:
@@ -82,7 +82,7 @@ class Terminal:
         return text
 
 
-class Foreseen(NamedTuple):
+class ExpectedError(NamedTuple):
     lines: list[str]
     code: Exit = Exit.REFUSED
 
@@ -91,21 +91,23 @@ STORE_TROUBLE = {"redis.exceptions.RedisError", "kombu.exceptions.OperationalErr
 """Errors of the store, by name: their modules take long to load, and one that is not loaded has raised nothing."""
 
 
-def foreseen(error: BaseException) -> Foreseen | None:
+def expected_error(error: BaseException) -> ExpectedError | None:
     """Return what to say of an error that a person can do something about, None for any other error."""
     if isinstance(error, DicastError):
-        return Foreseen(str(error).splitlines(), error.exit_code)
+        return ExpectedError(str(error).splitlines(), error.exit_code)
     if {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__} & STORE_TROUBLE:
-        return Foreseen([f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"])
+        return ExpectedError(
+            [f"the store does not answer: {type(error).__name__}: {error}", "`dicast doctor` tells more"]
+        )
     if isinstance(error, OSError) and error.filename is not None:
-        return Foreseen([f"{error.filename}: {error.strerror}"])
+        return ExpectedError([f"{error.filename}: {error.strerror}"])
     return None
 
 
 def _chain(error: BaseException) -> str:
-    said = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return f"{said}, caused by {_chain(cause)}" if cause is not None else said
+    return f"{text}, caused by {_chain(cause)}" if cause is not None else text
 
 
 def _place(error: BaseException) -> str:

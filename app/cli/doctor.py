@@ -9,7 +9,7 @@ import orjson
 from rich.text import Text
 
 from dicast.app.cli.console import Terminal
-from dicast.app.cli.progress import counted
+from dicast.app.cli.progress import plural
 from dicast.app.doctor import Finding, Severity, examine
 from dicast.config.settings import environment
 from dicast.errors import Exit
@@ -38,8 +38,8 @@ def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
         document = {"ok": not errors, "findings": [asdict(finding) for finding in findings]}
         terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        said = f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}"
-        terminal.out.print(f"\n{said}" if errors or warnings else "\nAll is well.")
+        counts = f"{plural(errors, 'error', 'errors')}, {plural(warnings, 'warning', 'warnings')}"
+        terminal.out.print(f"\n{counts}" if errors or warnings else "\nAll is well.")
     return Exit.FAILED if errors else Exit.OK
 
 
@@ -51,7 +51,7 @@ def _show(terminal: Terminal, finding: Finding) -> None:
         width=out.width if out.is_terminal else NEVER, break_on_hyphens=False, initial_indent=margin,
         subsequent_indent=margin,
     )  # fmt: skip
-    told = layout.fill(f"{finding.area}: {finding.message}")
-    out.print(Text.assemble((mark.ljust(len(margin)), style), told.removeprefix(margin)), soft_wrap=True)
+    text = layout.fill(f"{finding.area}: {finding.message}")
+    out.print(Text.assemble((mark.ljust(len(margin)), style), text.removeprefix(margin)), soft_wrap=True)
     if finding.advice:
         out.print(Text(layout.fill(finding.advice), style="italic"), soft_wrap=True)

@@ -30,34 +30,34 @@ REMARKS = 5
 
 
 def show_fleet(
-    terminal: Terminal, given: Sequence[str], file: str | None, timeout_s: float, *, json: bool, watch: bool
+    terminal: Terminal, installations: Sequence[str], file: str | None, timeout_s: float, *, json: bool, watch: bool
 ) -> Exit:
     """Show the installations. Returns `Exit.FAILED` if one did not answer, or has work that no living node may take;
     with `watch`, the last answers count. Raises `FleetRefused` and `SettingsError`."""
     environ = environment()
     settings = Settings.from_env(environ)
-    fleet = fleet_of(given, Path(file or settings.fleet_file), environ, settings.fleet_token)
-    terminal.secrets = [*settings.secrets(), *(one.token for one in fleet if one.token)]
+    fleet = fleet_of(installations, Path(file or settings.fleet_file), environ, settings.fleet_token)
+    terminal.secrets = [*settings.secrets(), *(member.token for member in fleet if member.token)]
     if not watch:
-        answers = _look(fleet, timeout_s)
-        _tell(terminal, answers, json=json)
+        answers = _ask_fleet(fleet, timeout_s)
+        _print(terminal, answers, json=json)
         return _exit(answers)
     answers = []
     with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
         if json or not terminal.out.is_terminal:
             while True:
-                answers = _look(fleet, timeout_s)
-                _tell(terminal, answers, json=json, indent=False)
+                answers = _ask_fleet(fleet, timeout_s)
+                _print(terminal, answers, json=json, indent=False)
                 time.sleep(WATCH_EVERY_S)
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
-                answers = _look(fleet, timeout_s)
+                answers = _ask_fleet(fleet, timeout_s)
                 live.update(_table(answers), refresh=True)
                 time.sleep(WATCH_EVERY_S)
     return _exit(answers)
 
 
-def _look(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswer]:
+def _ask_fleet(fleet: Sequence[FleetMember], timeout_s: float) -> list[FleetAnswer]:
     return asyncio.run(ask(fleet, timeout_s))
 
 
@@ -65,7 +65,7 @@ def _exit(answers: Sequence[FleetAnswer]) -> Exit:
     return Exit.OK if totals(answers).well else Exit.FAILED
 
 
-def _tell(terminal: Terminal, answers: Sequence[FleetAnswer], *, json: bool, indent: bool = True) -> None:
+def _print(terminal: Terminal, answers: Sequence[FleetAnswer], *, json: bool, indent: bool = True) -> None:
     if not json:
         terminal.out.print(_table(answers))
         return
@@ -80,11 +80,11 @@ def _document(answers: Sequence[FleetAnswer]) -> dict[str, Any]:
         "totals": asdict(summed),
         "installations": [
             {
-                "name": answer.name, "url": answer.url, "reached": answer.status is not None,
-                "trouble": answer.trouble, "took_s": round(answer.took_s, 3),
-                "status": answer.status.model_dump() if answer.status is not None else None,
+                "name": reply.name, "url": reply.url, "reached": reply.status is not None,
+                "trouble": reply.trouble, "took_s": round(reply.took_s, 3),
+                "status": reply.status.model_dump() if reply.status is not None else None,
             }
-            for answer in answers
+            for reply in answers
         ],
     }  # fmt: skip
 
@@ -94,15 +94,15 @@ def _table(answers: Sequence[FleetAnswer]) -> RenderableType:
     for title in ("installation", "nodes", "open", "of", "free", "waiting", "oldest wait"):
         table.add_column(title, justify="left" if title in {"installation", "nodes"} else "right", no_wrap=True)
     remarks: list[Text] = []
-    for answer in answers:
-        name = Text(printable(answer.name, NAME_CHARS), style="bold")
-        if answer.status is None:
+    for reply in answers:
+        name = Text(printable(reply.name, NAME_CHARS), style="bold")
+        if reply.status is None:
             table.add_row(name, Text("UNREACHABLE", style="bold red"))
-            remarks.append(_remark(answer.name, answer.trouble, "red"))
+            remarks.append(_remark(reply.name, reply.trouble, "red"))
         else:
-            one = totals([answer])
-            table.add_row(name, *_row(one))
-            remarks += _attention(answer.name, answer.status)
+            sums = totals([reply])
+            table.add_row(name, *_row(sums))
+            remarks += _attention(reply.name, reply.status)
     if len(answers) > 1:
         table.add_section()
         summed = totals(answers)
@@ -125,8 +125,8 @@ def _attention(name: str, status: FleetStatus) -> list[Text]:
 
 
 def _nodes(by_status: Mapping[str, int]) -> Text:
-    told = [f"{count:,} {printable(status, NAME_CHARS)}" for status, count in by_status.items() if count]
-    return Text(", ".join(told) or "none")
+    parts = [f"{count:,} {printable(status, NAME_CHARS)}" for status, count in by_status.items() if count]
+    return Text(", ".join(parts) or "none")
 
 
 def _remark(name: str, text: str, style: str) -> Text:

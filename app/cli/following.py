@@ -17,7 +17,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from dicast.app.cli.progress import Sight
+from dicast.app.cli.progress import JobSnapshot
 from dicast.app.ledger.client import JobStatus, LedgerClient, UnknownJob
 from dicast.app.ledger.states import JobState
 from dicast.errors import DicastError, Exit
@@ -76,8 +76,8 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        heard = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._on_signal) for number in heard}
+        handled = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._on_signal) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Count signals within the block."""
         before, self.holding = self.holding, True
         try:
@@ -94,7 +94,7 @@ class Interrupts:
             self.holding = before
 
     @contextmanager
-    def raised(self) -> Iterator[None]:
+    def let_raise(self) -> Iterator[None]:
         """Let signals raise KeyboardInterrupt within the block."""
         before, self.holding = self.holding, False
         try:
@@ -109,7 +109,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-class Lookout:
+class JobWatcher:
     """Polls the ledger for one job from a thread, until the job has ended or the watching is stopped."""
 
     def __init__(
@@ -120,12 +120,12 @@ class Lookout:
         self._ledger, self._registry, self._job, self._why = ledger, registry, job_id, why
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lookout for {job_id}", daemon=True)
-        self._last: Sight | None = None
+        self._last: JobSnapshot | None = None
         self._answered_s = time.monotonic()
         self._trouble: Exception | None = None
         self._failure: Exception | None = None
 
-    def __enter__(self) -> Lookout:
+    def __enter__(self) -> JobWatcher:
         self._thread.start()
         return self
 
@@ -133,7 +133,7 @@ class Lookout:
         # Not joined: a thread that waits for a silent store must not keep anybody here.
         self._stop.set()
 
-    def sight(self) -> Sight | None:
+    def snapshot(self) -> JobSnapshot | None:
         """Return the latest state, None before the first answer. Raises the error that ended the polling."""
         if self._failure is not None:
             raise self._failure
@@ -146,14 +146,14 @@ class Lookout:
 
     def _run(self) -> None:
         try:
-            self._look()
-        except Exception as error:  # noqa: BLE001  (raised again by `sight`, in the caller's thread)
+            self._poll()
+        except Exception as error:  # noqa: BLE001  (raised again by `snapshot`, in the caller's thread)
             self._failure = error
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         workers, counted_s = 1, -WORKERS_EVERY_S
         moved_s, waits_for = time.monotonic(), None
-        seen: tuple[JobState, int] | None = None
+        last_standing: tuple[JobState, int] | None = None
         while not self._stop.is_set():
             try:
                 now_s = time.monotonic()
@@ -162,12 +162,12 @@ class Lookout:
                 calls = self._ledger.open_calls()
                 status = self._ledger.status(self._job)
                 # Units that end in an error are no progress: their reason is what should be shown.
-                if seen != (standing := (status.state, status.counters.get("scored", 0))):
-                    moved_s, seen, waits_for = now_s, standing, None
+                if last_standing != (standing := (status.state, status.counters.get("scored", 0))):
+                    moved_s, last_standing, waits_for = now_s, standing, None
                 elif now_s - moved_s > STILL_S and now_s == counted_s:
                     waits_for = self._why(status)
                 open_here, open_all = calls.get(f"j:{self._job}", 0), calls.get("all", 0)
-                self._last = Sight(status, open_here, open_all, workers, waits_for=status.waits_for or waits_for)
+                self._last = JobSnapshot(status, open_here, open_all, workers, waits_for=status.waits_for or waits_for)
                 self._answered_s = time.monotonic()
                 if status.state.ended:
                     return
@@ -179,10 +179,10 @@ class Lookout:
 
 
 def follow(
-    lookout: Lookout,
+    watcher: JobWatcher,
     interrupts: Interrupts,
     *,
-    show: Callable[[Sight], None],
+    show: Callable[[JobSnapshot], None],
     ask: Callable[[], Action],
     cancel: Callable[[], bool],
     alone: Callable[[], bool] = lambda: False,
@@ -195,10 +195,10 @@ def follow(
     """
     heeded, cancelling, shown_s, since_s = interrupts.presses, False, float("-inf"), 0.0
     while True:
-        sight = lookout.sight()
-        if sight is not None and sight.status.state.ended:
-            show(sight)
-            return sight.status
+        snapshot = watcher.snapshot()
+        if snapshot is not None and snapshot.status.state.ended:
+            show(snapshot)
+            return snapshot.status
         if interrupts.presses > heeded:
             action = Action.DETACH if cancelling else ask()
             heeded = interrupts.presses
@@ -209,7 +209,7 @@ def follow(
                 return None
         if cancelling and alone() and time.monotonic() - since_s > HURRY_S:
             return None
-        if sight is not None and time.monotonic() - shown_s >= LOOK_EVERY_S:
-            show(sight)
+        if snapshot is not None and time.monotonic() - shown_s >= LOOK_EVERY_S:
+            show(snapshot)
             shown_s = time.monotonic()
         time.sleep(TICK_S)

@@ -37,9 +37,9 @@ Summary = Annotated[
 ]
 
 
-def demands(**given: Any) -> dict[str, Any]:
+def demands(**options: Any) -> dict[str, Any]:
     """Return those fields of a gate that were set by an option."""
-    return {name: value for name, value in given.items() if value not in (None, False)}
+    return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 def gate(
@@ -72,9 +72,9 @@ def gate(
     """
     from dicast.app.cli.gating import GateOptions, gate_job  # noqa: PLC0415  (takes long to load)
 
-    wanted = demands(
+    overrides = demands(
         confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
         min_agreement=min_agreement, calibrated=calibrated,
     )  # fmt: skip
-    options = GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary)
+    options = GateOptions(overrides, fail_under or (), junit, junit_items, csv, summary)
     raise typer.Exit(gate_job(context.obj, job, options, json=json))

@@ -40,16 +40,16 @@ class GateOptions:
 
     def gate(self, of_job: JobGate | None) -> JobGate:
         """Return the job's gate with the changes of the command line. Raises `Refused`."""
-        given = of_job.model_dump() if of_job is not None else {}
-        thresholds = {**given.get("fail_under", {}), **dict(map(_threshold, self.fail_under))}
+        fields = of_job.model_dump() if of_job is not None else {}
+        thresholds = {**fields.get("fail_under", {}), **dict(map(_threshold, self.fail_under))}
         try:
-            return JobGate.model_validate({**given, **self.demands, "fail_under": thresholds})
+            return JobGate.model_validate({**fields, **self.demands, "fail_under": thresholds})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            said = first["msg"].removeprefix("Value error, ")
+            message = first["msg"].removeprefix("Value error, ")
             got = f", got {first['input']!r}" if where and isinstance(first["input"], str | int | float) else ""
-            raise Refused(f"gate: {where} {said[:1].lower()}{said[1:]}{got}".replace(":  ", ": ")) from None
+            raise Refused(f"gate: {where} {message[:1].lower()}{message[1:]}{got}".replace(":  ", ": ")) from None
 
     @property
     def asks(self) -> bool:
@@ -108,11 +108,11 @@ def check_file(option: str, file: str) -> None:
     check_folder(option, path.absolute().parent)
 
 
-def check_folder(option: str, folder: Path, *, made: bool = False) -> None:
-    """Raise `Refused` if no file can be created in a folder. A folder that is `made` only when it is needed is
+def check_folder(option: str, folder: Path, *, create_later: bool = False) -> None:
+    """Raise `Refused` if no file can be created in a folder. With `create_later`, a missing folder is
     checked at its nearest existing parent."""
     place = folder.absolute()
-    while made and not place.exists() and place != place.parent:
+    while create_later and not place.exists() and place != place.parent:
         place = place.parent
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -123,12 +123,12 @@ def check_folder(option: str, folder: Path, *, made: bool = False) -> None:
 
 def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) -> Exit:
     """Show whether a finished job passes, and write the verdict. Raises `Refused`, `NoLibraries`, OSError."""
-    found = finished(job)
-    gate = options.gate(found.report.gate)
+    run = finished(job)
+    gate = options.gate(run.report.gate)
     check_outputs(options)
     if not gate.has_conditions:
-        raise Refused(f"job {found.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
-    return gated(terminal, found.folder, found.report, gate, options, json=json)
+        raise Refused(f"job {run.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
+    return gated(terminal, run.folder, run.report, gate, options, json=json)
 
 
 def gated(
@@ -138,12 +138,12 @@ def gated(
     """Check a finished job against its gate and return the exit code. The checks are printed to `console`, by default
     standard output. Raises `Refused`, `NoLibraries`, OSError."""
     from dicast.app.reports.gate_forms import items_below, markdown, write_csv, write_junit  # noqa: PLC0415
-    from dicast.app.reports.gating import FinishedRun, judged  # noqa: PLC0415  (take long to load)
+    from dicast.app.reports.gating import FinishedRun, gate_verdict  # noqa: PLC0415  (take long to load)
 
     baseline = finished(gate.not_worse_than) if gate.not_worse_than is not None else None
     before = FinishedRun(baseline.folder, baseline.report) if baseline is not None else None
     try:
-        verdict = judged(gate, FinishedRun(folder, report), before)
+        verdict = gate_verdict(gate, FinishedRun(folder, report), before)
     except ValueError as error:
         raise Refused(str(error)) from None
     if options.junit is not None:

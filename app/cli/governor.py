@@ -42,23 +42,25 @@ def show(terminal: Terminal, pool: str | None = None, *, json: bool, watch: bool
     dicast = application(terminal)
     only = None if pool is None else pool or dicast.pools.default
 
-    def tell() -> None:
+    def print_once() -> None:
         if json:
-            _emit(terminal, pools.document(dicast, pools.look(dicast, only)), indent=not watch)
+            _emit(terminal, pools.document(dicast, pools.read_state(dicast, only)), indent=not watch)
         else:
-            terminal.out.print(_blocks(dicast, pools.look(dicast, only), only=only))
+            terminal.out.print(_blocks(dicast, pools.read_state(dicast, only), only=only))
 
     if not watch:
-        tell()
+        print_once()
         return
     with contextlib.suppress(KeyboardInterrupt):  # that is how watching ends
         if json or not terminal.out.is_terminal:
             while True:
-                tell()
+                print_once()
                 time.sleep(WATCH_EVERY_S)
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
-                live.update(_Screenful(_blocks(dicast, pools.look(dicast, only), only=only, brief=True)), refresh=True)
+                live.update(
+                    _Screenful(_blocks(dicast, pools.read_state(dicast, only), only=only, brief=True)), refresh=True
+                )
                 time.sleep(WATCH_EVERY_S)
 
 
@@ -96,25 +98,29 @@ def _emit(terminal: Terminal, document: Mapping[str, Any], *, indent: bool) -> N
 def set_overrides(terminal: Terminal, pool: str | None, overrides: Mapping[str, Any], **tables: Sequence[str]) -> None:
     """Set the live overrides that are not None, and merge those of `tables` by project with the ones set before."""
     override = {name: value for name, value in overrides.items() if value is not None}
-    given = {name: dict(_of_project(name, entry) for entry in entries) for name, entries in tables.items() if entries}
-    if not override and not given:
+    by_project = {
+        name: dict(_parse_project_entry(name, entry) for entry in entries)
+        for name, entries in tables.items()
+        if entries
+    }
+    if not override and not by_project:
         raise Refused("nothing to set; `dicast governor set --help` lists the overrides")
     dicast = application(terminal)
-    pool = _meant(dicast, pool)
-    _change(terminal, dicast, pool, {**override, **given})
+    pool = _resolve_pool(dicast, pool)
+    _change(terminal, dicast, pool, {**override, **by_project})
 
 
 def unset_overrides(terminal: Terminal, pool: str | None, names: Sequence[str], *, every: bool) -> None:
     """Take live overrides back, so that the pools file applies again."""
-    known = [spec.name for spec in fields(Overrides)]
-    taken = known if every else [SHORT_NAMES.get(name, name) for name in names]
+    valid_names = [spec.name for spec in fields(Overrides)]
+    taken = valid_names if every else [SHORT_NAMES.get(name, name) for name in names]
     if not taken:
         raise Refused("nothing to take back; name overrides, or say --all")
     for name in taken:
-        if name not in known:
-            raise OverrideError(f"there is no override {name!r}{alternatives(name, known)}")
+        if name not in valid_names:
+            raise OverrideError(f"there is no override {name!r}{alternatives(name, valid_names)}")
     dicast = application(terminal)
-    pool = _meant(dicast, pool)
+    pool = _resolve_pool(dicast, pool)
     _change(terminal, dicast, pool, dict.fromkeys(taken))
 
 
@@ -132,19 +138,19 @@ def set_slo(terminal: Terminal, most: str) -> None:
     terminal.say("The SLO cap is lifted." if cap is None else f"No pool's limit is above {cap} from now on.")
 
 
-def _of_project(name: str, given: str) -> tuple[str, float]:
-    project, separator, text = given.rpartition("=")
+def _parse_project_entry(name: str, entry: str) -> tuple[str, float]:
+    project, separator, text = entry.rpartition("=")
     try:
         number = float(text)
     except ValueError:
         separator = ""
     if not separator or not project:
         option = next((short for short, long in SHORT_NAMES.items() if long == name), name)
-        raise Refused(f"{option} must be PROJECT=NUMBER, got {given!r}")
+        raise Refused(f"{option} must be PROJECT=NUMBER, got {entry!r}")
     return project, number
 
 
-def _meant(dicast: Dicast, pool: str | None) -> str:
+def _resolve_pool(dicast: Dicast, pool: str | None) -> str:
     """Return the named pool, or the only one. Raises `Refused` if there are several to choose from."""
     if pool is not None:
         return pool
@@ -157,6 +163,6 @@ def _meant(dicast: Dicast, pool: str | None) -> str:
 def _change(terminal: Terminal, dicast: Dicast, pool: str, override: Mapping[str, Any]) -> None:
     overrides, name = pools.change(dicast, pool, override), pool or dicast.pools.default
     dicast.record(operator(), "pool.change", name, "done", override)
-    state = next(state for state in pools.look(dicast).pools if state.pool == name)
-    said = ", ".join(f"{override} {value}" for override, value in pools.in_force(overrides).items()) or "none"
-    terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Overrides in force: {said}.")
+    state = next(state for state in pools.read_state(dicast).pools if state.pool == name)
+    in_force = ", ".join(f"{override} {value}" for override, value in pools.in_force(overrides).items()) or "none"
+    terminal.say(f"Pool {name}: limit {state.limit} of at most {state.ceiling}. Overrides in force: {in_force}.")

@@ -19,10 +19,12 @@ def check_health(*, beat: bool = False) -> Exit:
     dicast = create_app(environment())
     if beat:
         age_s = heartbeat.age_s(dicast.settings.state_dir)
-        said = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
-        sys.stdout.write(f"{said}\n")
+        line = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
+        sys.stdout.write(f"{line}\n")
         return Exit.OK if age_s is not None and age_s < BEAT_SILENT_S else Exit.FAILED
-    here = [node for node in dicast.living_nodes() if node.host == socket.gethostname()]
-    stuck = [f"{node.name} takes no work: {node.stuck}" for node in here if node.stuck]
-    sys.stdout.write(("; ".join(stuck) or (f"{len(here)} well" if here else "no worker of this host is heard")) + "\n")
-    return Exit.OK if here and not stuck else Exit.FAILED
+    local_nodes = [node for node in dicast.living_nodes() if node.host == socket.gethostname()]
+    stuck = [f"{node.name} takes no work: {node.stuck}" for node in local_nodes if node.stuck]
+    sys.stdout.write(
+        ("; ".join(stuck) or (f"{len(local_nodes)} well" if local_nodes else "no worker of this host is heard")) + "\n"
+    )
+    return Exit.OK if local_nodes and not stuck else Exit.FAILED

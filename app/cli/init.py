@@ -17,16 +17,16 @@ def make_files(terminal: Terminal, folder: str) -> None:
     Raises `Refused` if both exist, OSError.
     """
     root = Path(folder)
-    made = {"job.yaml": STARTER / "jobs" / "starter.yaml", DEFAULTS.pools_file: STARTER / "pools.toml"}
-    new = {name: source for name, source in made.items() if not (root / name).exists()}
+    templates = {"job.yaml": STARTER / "jobs" / "starter.yaml", DEFAULTS.pools_file: STARTER / "pools.toml"}
+    new = {name: source for name, source in templates.items() if not (root / name).exists()}
     if not new:
-        raise Refused(f"{' and '.join(made)} are in {root.resolve()} already; nothing was changed")
+        raise Refused(f"{' and '.join(templates)} are in {root.resolve()} already; nothing was changed")
     for name, source in new.items():
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
         terminal.say(f"Wrote {target}")
-    for name in made.keys() - new.keys():
+    for name in templates.keys() - new.keys():
         terminal.say(f"Left {root / name} as it is")
     job = root / "job.yaml"
     terminal.say(f"Next:\n  dicast validate {job}\n  dicast run --local {job}")

@@ -30,11 +30,11 @@ STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LO
 
 
 def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
-    found = list(application(terminal).existing_ledger.jobs(newest))
+    statuses = list(application(terminal).existing_ledger.jobs(newest))
     if json:
-        _print_json(terminal, [_plain(status, report=False) for status in found])
+        _print_json(terminal, [_plain(status, report=False) for status in statuses])
         return
-    if not found:
+    if not statuses:
         terminal.say("There are no jobs.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -47,7 +47,7 @@ def list_jobs(terminal: Terminal, newest: int, *, json: bool) -> None:
             Text(f"{status.counters['failed']:,}", style="red" if status.counters["failed"] else "dim"),
             Text(_since(status.created_ms)),
         )
-        for status in found
+        for status in statuses
     ]
     for n, title in enumerate(("job", "project", "state", "done", "failed", "since")):
         # What does not fit costs the project's name, and never an id that somebody wants to copy.
@@ -67,17 +67,17 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
         status = dicast.existing_ledger.status(job_id)
     except UnknownJob as unknown:
         filed = filed_report(dicast, unknown)
-        shown = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
+        document = {"id": job_id, "state": filed.status, "report": filed.model_dump(mode="json")}
     else:
         status = replace(status, waits_for=waiting.reason(dicast, status))
-        shown = _plain(status, report=True)
-        if shown["report"] is None and not json:
+        document = _plain(status, report=True)
+        if document["report"] is None and not json:
             _show_running(terminal, dicast, status)
             return
     if json:
-        _print_json(terminal, shown)
+        _print_json(terminal, document)
     else:
-        report = Report.model_validate(shown["report"])
+        report = Report.model_validate(document["report"])
         show_report(terminal, report, json=False)
         print_heat_map(report, terminal.out)
 

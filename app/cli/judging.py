@@ -67,7 +67,7 @@ def report(
     if json and output is not None:
         raise typer.BadParameter("--json and --output are two forms: give one")
     show_statistics(
-        context.obj, job, by or [], cluster, again=again, json=json, page=output, ratings=ratings,
+        context.obj, job, by or [], cluster, recompute=again, json=json, page=output, ratings=ratings,
         forget_ratings=forget_ratings,
     )  # fmt: skip
 
@@ -165,9 +165,9 @@ def panel(
     Every panel is tried, with every way of combining its scores; what is told of it is measured on items that had no
     say in choosing it.
     """
-    from dicast.app.cli.statistics import PanelWishes, show_panels
+    from dicast.app.cli.statistics import PanelQuery, show_panels
 
-    wishes = PanelWishes(dimension or (), largest, measure, reach, cost or ())
+    wishes = PanelQuery(dimension or (), largest, measure, reach, cost or ())
     show_panels(context.obj, job, wishes, plot=plot, json=json)
 
 

@@ -82,8 +82,8 @@ def main() -> None:
         sys.exit(terminal.fail(error))
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -155,14 +155,14 @@ def run(
         from dicast.app.cli.gating import GateOptions
         from dicast.app.cli.run import RunOptions, run_job
 
-        wanted = demands(
+        overrides = demands(
             confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
             min_agreement=min_agreement, calibrated=calibrated,
         )  # fmt: skip
         options = RunOptions(
             json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
             new=new,
-            gate=GateOptions(wanted, fail_under or (), junit, junit_items, csv, summary),
+            gate=GateOptions(overrides, fail_under or (), junit, junit_items, csv, summary),
         )  # fmt: skip
         raise typer.Exit(run_job(context.obj, job, project, assignments or [], options, early))
 

@@ -12,7 +12,7 @@ from dicast.app.monitoring.metrics import SharedCollector
 def show_metrics(terminal: Terminal) -> None:
     """Print the metrics. Raises redis errors: without the store there is nothing to print."""
     dicast = application(terminal)
-    seen = dicast.scrape()
+    snapshot = dicast.scrape()
     registry = CollectorRegistry()
-    registry.register(SharedCollector(lambda: seen))
+    registry.register(SharedCollector(lambda: snapshot))
     terminal.emit(generate_latest(registry).decode().rstrip("\n"))

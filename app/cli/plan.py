@@ -15,7 +15,7 @@ from rich.text import Text
 from dicast.app import datasets
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
-from dicast.app.cli.progress import counted
+from dicast.app.cli.progress import plural
 from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import Item, ItemSource
@@ -49,17 +49,17 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     if isinstance(end, str) and instant_ms(end) <= 1000 * time.time():
         raise JobRefused(f"finish_by: {end} has passed")
     first = first_unit(dicast, ready)
-    said = notes(dicast, ready)
+    remarks = notes(dicast, ready)
     if json:
-        terminal.emit(orjson.dumps(_document(dicast, ready, first, said), option=orjson.OPT_INDENT_2).decode())
+        terminal.emit(orjson.dumps(_document(dicast, ready, first, remarks), option=orjson.OPT_INDENT_2).decode())
         return
     job = ready.job
     counts = (
-        _counted_items(ready), counted(len(job.agents), "agent", "agents"),
-        counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
+        _item_counts(ready), plural(len(job.agents), "agent", "agents"),
+        plural(len(job.dimensions), "dimension", "dimensions"), plural(job.replicates, "replicate", "replicates"),
         *(["2 orders"] if job.both_orders else []),
     )  # fmt: skip
-    units, calls = counted(ready.units, "unit", "units"), counted(ready.calls, "call", "calls")
+    units, calls = plural(ready.units, "unit", "units"), plural(ready.calls, "call", "calls")
     out = terminal.out
     out.print(f"{' x '.join(counts)} = {units}, {calls}", soft_wrap=True)
     rows = Table.grid(padding=(0, 2, 0, 0))
@@ -71,11 +71,11 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     for agent in job.agents:
         rows.add_row(Text(printable(agent.name, 40), style="dim"), Text(", or ".join(_places(dicast, agent.choices))))
     out.print(rows)
-    for note in said:
+    for note in remarks:
         terminal.say(note, "yellow")
-    asked = printable(", ".join(first.dimensions))
-    told = f"\nThe first call: item {printable(first.item)}, agent {printable(first.agent)}, {asked}"
-    out.print(Text(told, "bold"), soft_wrap=True)
+    dimension_ids = printable(", ".join(first.dimensions))
+    heading = f"\nThe first call: item {printable(first.item)}, agent {printable(first.agent)}, {dimension_ids}"
+    out.print(Text(heading, "bold"), soft_wrap=True)
     for title, text in (("system", first.prompt.system), ("user", first.prompt.user)):
         out.print(Text(f"--- {title}", "dim"))
         for line in text.splitlines():
@@ -92,28 +92,28 @@ def notes(dicast: Dicast, ready: Prepared) -> list[str]:
     names = dict.fromkeys(place.pool for agent in ready.job.agents for place in agent.choices)
     specs = {spec.name: spec for spec in map(dicast.pools.get, names)}.values()
     most = dicast.settings.max_concurrent_llm_calls
-    found = list(ready.warnings)
-    found += [f"pool {spec.name}: {cut}" for spec in specs if (cut := spec.cut_to(most)) is not None]
-    found += [
+    remarks = list(ready.warnings)
+    remarks += [f"pool {spec.name}: {cut}" for spec in specs if (cut := spec.cut_to(most)) is not None]
+    remarks += [
         f"pool {spec.name}: {spec.api_key_env} is not set here; its workers need it"
         for spec in specs
-        if _lacks_key(dicast, spec)
+        if _is_missing_key(dicast, spec)
     ]
     if (field := field_needing_libraries(ready.job)) and not has_libraries():
-        found.append(f"{field}: {MISSING}; its workers need them")
-    return found
+        remarks.append(f"{field}: {MISSING}; its workers need them")
+    return remarks
 
 
-def without_key(dicast: Dicast, ready: Prepared) -> str | None:
+def missing_key(dicast: Dicast, ready: Prepared) -> str | None:
     """Return why a worker of this machine could not call one of the job's agents, None if it could call all of them."""
     for agent in ready.job.agents:
         specs = [dicast.pools.get(place.pool) for place in agent.choices]
-        if all(_lacks_key(dicast, spec) for spec in specs):
+        if all(_is_missing_key(dicast, spec) for spec in specs):
             return f"agents: {agent.name!r} needs pool {specs[0].name}, and {specs[0].api_key_env} is not set"
     return None
 
 
-def _lacks_key(dicast: Dicast, spec: PoolSpec) -> bool:
+def _is_missing_key(dicast: Dicast, spec: PoolSpec) -> bool:
     return bool(spec.api_key_env) and not dicast.environ.get(spec.api_key_env or "")
 
 
@@ -123,20 +123,20 @@ def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
     job, lane = ready.job, ready.lanes[0]
     unit = lane.unit(0)
     agent, item = job.agents[unit.agent], _first_judged(ready)
-    asked = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
-    template = job.template_for(agent, asked[0])
-    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, asked, item, unit.replicate, template)
+    dimensions = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
+    template = job.template_for(agent, dimensions[0])
+    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, dimensions, item, unit.replicate, template)
     arranged = None if template is None else shared.lines(template, item.without(job.rating_columns), nonce)
     spec = dicast.pools.get(agent.choices[0].pool)
     fixed = spec.nonce_in_schema
     if lane.batched:
-        prompt = batch_prompt(agent, asked, item, nonce, fixed_nonce=fixed, arranged=arranged)
+        prompt = batch_prompt(agent, dimensions, item, nonce, fixed_nonce=fixed, arranged=arranged)
     else:
         structured = spec.structured_output
         prompt = single_prompt(
-            agent, asked[0], item, nonce, structured=structured, fixed_nonce=fixed, arranged=arranged
+            agent, dimensions[0], item, nonce, structured=structured, fixed_nonce=fixed, arranged=arranged
         )
-    return FirstUnit(item.id, agent.name, [dimension.id for dimension in asked], prompt)
+    return FirstUnit(item.id, agent.name, [dimension.id for dimension in dimensions], prompt)
 
 
 def _nonce_key(dicast: Dicast) -> bytes | None:
@@ -161,25 +161,25 @@ def _items(ready: Prepared) -> str:
     return printable(Path(source.path).name, 60) if isinstance(source, ItemSource) else "in the job"
 
 
-def _counted_items(ready: Prepared) -> str:
-    own = counted(ready.base_items, "item", "items")
-    return f"({own} + {counted(ready.variants, 'variant', 'variants')})" if ready.variants else own
+def _item_counts(ready: Prepared) -> str:
+    items = plural(ready.base_items, "item", "items")
+    return f"({items} + {plural(ready.variants, 'variant', 'variants')})" if ready.variants else items
 
 
 def _probes(ready: Prepared) -> str:
     """Describe the variants that are judged for probes, and their calls."""
-    named = ", ".join(
-        f"{probe.probe} {counted(count_variants([probe], ready.base_items), 'variant', 'variants')}"
+    variants = ", ".join(
+        f"{probe.probe} {plural(count_variants([probe], ready.base_items), 'variant', 'variants')}"
         for probe in variant_probes(ready.job.probes)
     )
-    return f"{named}; {counted(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
+    return f"{variants}; {plural(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
 
 
-def _ratings(found: RatingCounts) -> str:
-    raters = printable(", ".join(found.raters), 100)
+def _ratings(counts: RatingCounts) -> str:
+    raters = printable(", ".join(counts.raters), 100)
     return (
-        f"{counted(found.ratings, 'rating', 'ratings')} of {counted(found.items, 'item', 'items')} by "
-        f"{counted(len(found.raters), 'rater', 'raters')} ({raters}); no judge is shown any"
+        f"{plural(counts.ratings, 'rating', 'ratings')} of {plural(counts.items, 'item', 'items')} by "
+        f"{plural(len(counts.raters), 'rater', 'raters')} ({raters}); no judge is shown any"
     )
 
 
@@ -188,7 +188,7 @@ def _places(dicast: Dicast, choices: Any) -> list[str]:
     return [f"pool {spec.name}, {printable(model or spec.model, 60)}" for spec, model in specs]
 
 
-def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]) -> dict[str, Any]:
+def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, remarks: list[str]) -> dict[str, Any]:
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
@@ -196,7 +196,7 @@ def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, said: list[str]
         "variants": ready.variants, "probe_calls": ready.probe_calls, "text_bytes": ready.text_bytes,
         "ratings": asdict(ready.ratings) if ready.ratings is not None else None,
         "judges": {agent.name: _places(dicast, agent.choices) for agent in job.agents},
-        "notes": said,
+        "notes": remarks,
         "first_call": {
             "item": first.item, "agent": first.agent, "dimensions": first.dimensions, "system": first.prompt.system,
             "user": first.prompt.user, "schema": first.prompt.schema, "max_tokens": first.prompt.max_tokens,

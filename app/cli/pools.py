@@ -49,8 +49,8 @@ def pool_blocks(
         key=lambda state: (not findings(state), -state.open, state.pool),
     )
     for state in busy:
-        held = [lease for lease in leases if lease.pool == state.pool]
-        parts += [_block(state, configured.get(state.pool, {}), held, brief=brief), Text()]
+        pool_leases = [lease for lease in leases if lease.pool == state.pool]
+        parts += [_block(state, configured.get(state.pool, {}), pool_leases, brief=brief), Text()]
     rows = Table.grid(padding=(0, 2, 0, 0))
     names = [printable(state.pool, NAME_CHARS) for state in states if state not in busy]
     rows.add_column(no_wrap=True, min_width=max(map(len, [*names, *unused]), default=0))
@@ -69,13 +69,17 @@ def pool_blocks(
 
 def summary_line(states: Sequence[PoolState]) -> Text:
     """Describe the summary of the pools in one line."""
-    told = summary(states)
-    parts = [f"{told['ready']} ready ({told['idle']} idle)", f"{told['busy']} busy", f"{told['offline']} offline"]
-    means = [f"load {told['mean_load']:.0%}"]
-    if told["mean_success_rate"] is not None:
-        means.append(f"{told['mean_success_rate']:.1%} of the calls succeed")
-    if told["mean_latency_s"] is not None:
-        means.append(f"in {told['mean_latency_s']:.2f} s")
+    totals = summary(states)
+    parts = [
+        f"{totals['ready']} ready ({totals['idle']} idle)",
+        f"{totals['busy']} busy",
+        f"{totals['offline']} offline",
+    ]
+    means = [f"load {totals['mean_load']:.0%}"]
+    if totals["mean_success_rate"] is not None:
+        means.append(f"{totals['mean_success_rate']:.1%} of the calls succeed")
+    if totals["mean_latency_s"] is not None:
+        means.append(f"in {totals['mean_latency_s']:.2f} s")
     return Text(f"{len(states)} pools: {', '.join(parts)}; on average {', '.join(means)}")
 
 
@@ -87,9 +91,9 @@ def is_busy(state: PoolState) -> bool:
 def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenLease] = ()) -> RenderableType:
     """Draw a line for each living worker: its width, its free slots, and the figures that its rules use."""
     rows = Table.grid(padding=(0, 2, 0, 0))
-    held = Counter(lease.node for lease in leases if not lease.cut)
+    open_calls = Counter(lease.node for lease in leases if not lease.cut)
     for node, status in nodes:
-        free = max(0, status.current - held[node.id])
+        free = max(0, status.current - open_calls[node.id])
         width = f"{status.current} of {status.configured} calls wide: {status.reason}; {free} free"
         cpu = f"CPU {status.cpu_percent:.0f} % of one core, load {status.load_percent:.0f} % over 5 min"
         load = f"{cpu}, {status.error_rate:.1%} of {status.window_size:,} failed"
@@ -99,11 +103,11 @@ def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenL
 
 def _line(state: PoolState) -> Text:
     """Describe an idle pool in one line."""
-    told = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
+    text = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
     breaker = "" if state.breaker == BreakerPhase.CLOSED.value else "; half open: the next call tries the provider"
     count = len(state.override)
     overrides = f"; {count} override{'s' if count > 1 else ''} set live" if count else ""
-    return Text(told + breaker + overrides)
+    return Text(text + breaker + overrides)
 
 
 def _block(
@@ -113,7 +117,7 @@ def _block(
     rows.add_column(no_wrap=True, style="dim")
     rows.add_column(overflow="fold")
     rarely = not brief
-    for name, text, wanted in (
+    for name, text, included in (
         ("limit", _limit(state, configured), True),
         ("open", _open(state), True),
         ("leases", _leases(leases), bool(leases) and rarely),
@@ -125,11 +129,11 @@ def _block(
         ("overrides", _overrides(state.override, configured), rarely),
         ("changes", _changes(state, BRIEF_CHANGES if brief else CHANGES_SHOWN), rarely or bool(state.changes)),
     ):
-        if wanted:
+        if included:
             rows.add_row("  " + name, text)
     attention = Table.grid(padding=(0, 1, 0, 0))
-    for said in findings(state):
-        attention.add_row(Text("  !", style="yellow"), Text(printable(said, REASON_CHARS), style="yellow"))
+    for finding in findings(state):
+        attention.add_row(Text("  !", style="yellow"), Text(printable(finding, REASON_CHARS), style="yellow"))
     title = Text.assemble((printable(state.pool, NAME_CHARS), "bold"), f"  {state.profile}")
     return Group(title, rows, attention)
 
@@ -175,22 +179,22 @@ def _unit(lease: OpenLease) -> str:
 
 
 def _breaker(state: PoolState, leases: Sequence[OpenLease]) -> Text:
-    said = state.breaker.replace("_", " ")
+    text = state.breaker.replace("_", " ")
     if state.breaker_for_s:
-        said += f" for {state.breaker_for_s:.0f} s more"
+        text += f" for {state.breaker_for_s:.0f} s more"
     elif state.breaker != BreakerPhase.CLOSED.value:
         pending = any(lease.probe for lease in leases)
-        said = "half open, its probe is under way" if pending else "half open: the next call tries the provider"
+        text = "half open, its probe is under way" if pending else "half open: the next call tries the provider"
     if state.breaks:
-        said += f", break number {state.breaks}"
-    return Text(said, style="" if state.breaker == BreakerPhase.CLOSED.value else "red")
+        text += f", break number {state.breaks}"
+    return Text(text, style="" if state.breaker == BreakerPhase.CLOSED.value else "red")
 
 
 def _answers(state: PoolState) -> Text:
     if not state.statuses:
         return Text("none yet")
-    named = {("no answer" if status == 0 else str(status)): n for status, n in state.statuses.items()}
-    text = _counts(named)
+    labelled = {("no answer" if status == 0 else str(status)): n for status, n in state.statuses.items()}
+    text = _counts(labelled)
     text.append(f"; lately {state.error_rate:.1%} failed", style="red" if state.error_rate > 0.05 else "")
     text.append(f"; {state.input_tokens:,} tokens in, {state.output_tokens:,} out")
     return text
@@ -217,9 +221,9 @@ def _budgets(state: PoolState) -> Text:
 
 
 def _overrides(live: Mapping[str, Any], configured: Mapping[str, Any]) -> Text:
-    said = [f"{name} {_value(value)} (set live)" for name, value in live.items()]
-    said += [f"{name} {_value(value)}" for name, value in configured.items() if name not in live]
-    return Text(", ".join(said) or "none: the limit finds itself")
+    parts = [f"{name} {_value(value)} (set live)" for name, value in live.items()]
+    parts += [f"{name} {_value(value)}" for name, value in configured.items() if name not in live]
+    return Text(", ".join(parts) or "none: the limit finds itself")
 
 
 def _value(value: Any) -> str:
@@ -244,6 +248,6 @@ def _counts(counts: Mapping[str, int]) -> Text:
 
 
 def _few(names: Iterable[str]) -> str:
-    shown = [printable(name, NAME_CHARS) for name in names]
-    more = len(shown) - NAMES_SHOWN
-    return ", ".join(shown[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    printed = [printable(name, NAME_CHARS) for name in names]
+    more = len(printed) - NAMES_SHOWN
+    return ", ".join(printed[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -35,25 +35,25 @@ class Rate:
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._points: deque[tuple[float, int]] = deque()
 
     def add(self, now_s: float, done: int) -> None:
-        seen = self._seen
-        if not seen or done > seen[-1][1]:
-            seen.append((now_s, done))
-        while len(seen) > 2 and now_s - seen[1][0] >= RATE_WINDOW_S and done - seen[1][1] >= RATE_UNITS:
-            seen.popleft()
+        points = self._points
+        if not points or done > points[-1][1]:
+            points.append((now_s, done))
+        while len(points) > 2 and now_s - points[1][0] >= RATE_WINDOW_S and done - points[1][1] >= RATE_UNITS:
+            points.popleft()
 
     def per_s(self, now_s: float) -> float | None:
         """Return the rate, None as long as nothing was done since the first call of `add`."""
-        if len(self._seen) < 2:
+        if len(self._points) < 2:
             return None
-        since_s, before = self._seen[0]
-        return (self._seen[-1][1] - before) / max(now_s - since_s, 1e-3)
+        since_s, before = self._points[0]
+        return (self._points[-1][1] - before) / max(now_s - since_s, 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class JobSnapshot:
     """The state of a job at one time. `open_here` counts the open calls of this job, `open_all` those of all jobs;
     `workers` counts living workers.
 
@@ -70,14 +70,14 @@ class Sight:
 
 
 class JobProgress:
-    """The progress of a job, which `look` updates and rich prints."""
+    """The progress of a job, which `update` changes and rich prints."""
 
     def __init__(self, started_s: float) -> None:
         self._started_s = self._now_s = started_s
         self._rate = Rate()
-        self._sight: Sight | None = None
+        self._sight: JobSnapshot | None = None
 
-    def look(self, sight: Sight, now_s: float) -> None:
+    def update(self, sight: JobSnapshot, now_s: float) -> None:
         self._sight, self._now_s = sight, now_s
         if not sight.away_s:
             self._rate.add(now_s, sight.status.done)
@@ -102,10 +102,12 @@ class JobProgress:
         running = status.state is JobState.RUNNING
         if running and (rate := self._rate.per_s(self._now_s)) is not None:
             facts.append(pace(rate))
-        of = f" of {status.limit:,}" if status.limit else ""
-        facts.append(f"{self._sight.open_here:,}{of} calls open" + (f" (+{others:,} of other jobs)" if others else ""))
+        limit = f" of {status.limit:,}" if status.limit else ""
+        facts.append(
+            f"{self._sight.open_here:,}{limit} calls open" + (f" (+{others:,} of other jobs)" if others else "")
+        )
         if running:  # the units that a cancelled job closes count as done and as failed
-            facts += [counted(counters[name], one, many) for name, one, many in TROUBLES if counters.get(name)]
+            facts += [plural(counters[name], singular, many) for name, singular, many in TROUBLES if counters.get(name)]
         return facts
 
     def notice(self) -> str | None:
@@ -119,7 +121,7 @@ class JobProgress:
         if sight.waits_for is not None:
             return f"waits: {printable(sight.waits_for, NOTICE_CHARS)}"
         if state is JobState.CANCELLING and sight.open_here:
-            return f"no new calls; waiting for {counted(sight.open_here, 'open one', 'open ones')} to end"
+            return f"no new calls; waiting for {plural(sight.open_here, 'open one', 'open ones')} to end"
         return None
 
     def line(self) -> str:
@@ -161,8 +163,8 @@ def wrapped(facts: list[str], width: int) -> list[str]:
     return lines
 
 
-def counted(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def plural(count: int, singular: str, many: str) -> str:
+    return f"{count:,} {singular if count == 1 else many}"
 
 
 def pace(per_s: float) -> str:

@@ -16,8 +16,10 @@ def show_rubrics(terminal: Terminal, name: str | None) -> None:
         terminal.emit(rubric_path(name, LIBRARY).read_text(encoding="utf-8").rstrip("\n"))
         return
     table = Table.grid(padding=(0, 2, 0, 0))
-    for known in names():
-        dimension = load_rubric(known)
+    for rubric in names():
+        dimension = load_rubric(rubric)
         scale = dimension.scale.allowed_values.removeprefix("a whole number from ")
-        table.add_row(Text(known), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}"))
+        table.add_row(
+            Text(rubric), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}")
+        )
     terminal.out.print(table)

@@ -20,13 +20,13 @@ from rich.prompt import Prompt
 from rich.text import TextType
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.cli.beside import ELSEWHERE_S, LOCAL_S, tell_page, wait_for_page
+from dicast.app.cli.beside import ELSEWHERE_S, LOCAL_S, print_page_path, wait_for_page
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.display import Display, display
 from dicast.app.cli.early import EarlyWorker, local_changes
-from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, Lookout, follow
+from dicast.app.cli.following import LOOK_EVERY_S, Action, Interrupts, JobWatcher, follow
 from dicast.app.cli.gating import GateOptions, check_folder, check_gate, gated
-from dicast.app.cli.plan import notes, show_plan, without_key
+from dicast.app.cli.plan import missing_key, notes, show_plan
 from dicast.app.doctor import waiting
 from dicast.app.doctor.store import URL_SHAPES, understood
 from dicast.app.domain.report import Report
@@ -82,11 +82,11 @@ def run_job(
             ready = dicast.prepared(document)
             check_gate(options.gate, ready.job)
             if options.out is not None:
-                check_folder("--out", Path(options.out), made=True)
+                check_folder("--out", Path(options.out), create_later=True)
             if options.dry_run:
                 show_plan(terminal, dicast, ready, json=options.json)
                 return Exit.OK
-            if options.local and dicast.settings.redis_url is None and (why := without_key(dicast, ready)):
+            if options.local and dicast.settings.redis_url is None and (why := missing_key(dicast, ready)):
                 raise Refused(f"{why}; with --local there are no other workers that could have it")
             job_id = ready.id
             if options.out is not None:
@@ -97,8 +97,8 @@ def run_job(
                 return _run_local(terminal, dicast, ready, options, interrupts, early)
             return _run(terminal, dicast, ready, options, interrupts)
         except KeyboardInterrupt:
-            known = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
-            terminal.say(f"Interrupted.{known}")
+            hint = f" If job {job_id} was submitted already, `dicast jobs show {job_id}` tells." if job_id else ""
+            terminal.say(f"Interrupted.{hint}")
             return Exit.INTERRUPTED
 
 
@@ -122,7 +122,7 @@ def watch_job(terminal: Terminal, job_id: str, options: RunOptions) -> Exit:
     dicast = application(terminal)
     dicast.existing_ledger.status(job_id)
     with Interrupts() as interrupts:
-        return _followed(terminal, dicast, job_id, options, interrupts)
+        return _follow_job(terminal, dicast, job_id, options, interrupts)
 
 
 def application(terminal: Terminal, changes: Mapping[str, str] | None = None) -> Dicast:
@@ -171,7 +171,7 @@ def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOption
         done = "Submitted." if before is None else f"Submitted before: it is {before.state}."
         terminal.say(f"{done} See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
-    return _followed(terminal, dicast, job_id, options, interrupts)
+    return _follow_job(terminal, dicast, job_id, options, interrupts)
 
 
 def _state(dicast: Dicast, job_id: str) -> JobStatus | None:
@@ -196,23 +196,23 @@ def _judged_before(terminal: Terminal, dicast: Dicast, status: JobStatus, option
     if options.detach:
         terminal.emit(orjson.dumps({"job_id": status.id}).decode() if options.json else status.id)
         return Exit.OK
-    return _reported(terminal, dicast, status, options)
+    return _report_end(terminal, dicast, status, options)
 
 
-def _followed(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:
-    shown = display(terminal, quiet=options.json)
+def _follow_job(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:
+    progress = display(terminal, quiet=options.json)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(interrupts.held())
-        look = Lookout(dicast.ledger, dicast.registry, job_id, partial(waiting.reason, dicast))
-        lookout = stack.enter_context(look)
-        stack.callback(shown.pause)
+        stack.enter_context(interrupts.hold())
+        watcher = JobWatcher(dicast.ledger, dicast.registry, job_id, partial(waiting.reason, dicast))
+        watching = stack.enter_context(watcher)
+        stack.callback(progress.pause)
         status = follow(
-            lookout,
+            watching,
             interrupts,
-            show=shown.show,
-            ask=lambda: _ask(terminal, shown, options, interrupts),
-            cancel=lambda: _cancelled(terminal, dicast, job_id),
-            alone=lambda: interrupts.ordered or not _somebody_sits(terminal),
+            show=progress.show,
+            ask=lambda: _ask(terminal, progress, options, interrupts),
+            cancel=lambda: _cancel_job(terminal, dicast, job_id),
+            alone=lambda: interrupts.ordered or not _is_attended(terminal),
         )
     if status is not None and status.state is JobState.LOST:
         raise JobLost(job_id)
@@ -222,32 +222,32 @@ def _followed(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptio
         else:
             terminal.say(f"Detached. The job goes on:\n  dicast jobs watch {job_id}\n  dicast jobs cancel {job_id}")
         return Exit.INTERRUPTED
-    return _reported(terminal, dicast, status, options)
+    return _report_end(terminal, dicast, status, options)
 
 
-def _ask(terminal: Terminal, shown: Display, options: RunOptions, interrupts: Interrupts) -> Action:
+def _ask(terminal: Terminal, progress: Display, options: RunOptions, interrupts: Interrupts) -> Action:
     leave = Action.CANCEL if options.local else Action.DETACH
     if options.on_interrupt is not None:
         return Action(options.on_interrupt)
-    if interrupts.ordered or not _somebody_sits(terminal):
+    if interrupts.ordered or not _is_attended(terminal):
         return leave
-    shown.pause()
+    progress.pause()
     answers = {"c": Action.CANCEL, "k": Action.KEEP}
     if options.local:
         terminal.say("Interrupted. Cancel the job (its worker stops with it), or keep watching?")
     else:
         answers["d"] = Action.DETACH
         terminal.say("Interrupted. Detach (the job goes on), cancel it, or keep watching?")
-    with interrupts.raised():
+    with interrupts.let_raise():
         try:
-            answer = _Question.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
+            choice = _Question.ask("Answer", choices=sorted(answers), default="k", console=terminal.err)
         except (KeyboardInterrupt, EOFError):
             terminal.err.print()
             return leave
-    return answers[answer]
+    return answers[choice]
 
 
-def _somebody_sits(terminal: Terminal) -> bool:
+def _is_attended(terminal: Terminal) -> bool:
     return sys.stdin.isatty() and terminal.err.is_terminal
 
 
@@ -263,7 +263,7 @@ class _Question(Prompt):
         return super().get_input(console, "", password, stream)
 
 
-def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
+def _cancel_job(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
     """Cancel the job. Return whether the ledger has recorded it."""
     try:
         cancel(dicast, job_id)
@@ -274,7 +274,7 @@ def _cancelled(terminal: Terminal, dicast: Dicast, job_id: str) -> bool:
     return True
 
 
-def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
+def _report_end(terminal: Terminal, dicast: Dicast, status: JobStatus, options: RunOptions) -> Exit:
     """Print the report of an ended job, fetch its files if that was asked, and return the exit code."""
     from dicast.app.reports.collecting import ResultsAway, collect, results_root  # noqa: PLC0415  (takes long to load)
 
@@ -296,7 +296,7 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
     if note is not None:
         terminal.say(note, "yellow")
     elif waits:
-        tell_page(terminal, Path(report.files.directory), report.job_id)
+        print_page_path(terminal, Path(report.files.directory), report.job_id)
     if report.status == "cancelled":
         return Exit.INTERRUPTED
     if report.failed:
@@ -306,7 +306,7 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
     if not gate.has_conditions:
         return code
     root = results_root(report, options.out or dicast.settings.results_dir)
-    told = gated(
+    gate_exit = gated(
         terminal,
         job_folder(root, report.job_id),
         report,
@@ -314,8 +314,8 @@ def _reported(terminal: Terminal, dicast: Dicast, status: JobStatus, options: Ru
         options.gate,
         console=terminal.err if options.json else None,
     )
-    borne = gate.max_errors is not None and code is Exit.FAILED and note is None
-    return told if told is not Exit.OK or borne else code
+    tolerated = gate.max_errors is not None and code is Exit.FAILED and note is None
+    return gate_exit if gate_exit is not Exit.OK or tolerated else code
 
 
 def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:

@@ -22,19 +22,21 @@ def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleOptions, di
     document.pop("ratings", None)  # often the very file that this makes
     job = validated(document)
     if disagreement_of is not None:
-        found = finished(disagreement_of)
-        wishes = SampleOptions(wishes.size, wishes.strata, (found.folder, found.report), wishes.raters, wishes.seed)
+        run = finished(disagreement_of)
+        wishes = SampleOptions(wishes.size, wishes.strata, (run.folder, run.report), wishes.raters, wishes.seed)
     items = write_sample(_located(job), wishes, Path(to))
     terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in one value a cell:")
     for dimension in job.dimensions:
-        terminal.say(printable(f"  {dimension.id}  {_told(dimension)}", 500))
+        terminal.say(printable(f"  {dimension.id}  {_describe_scale(dimension)}", 500))
     terminal.say(f"Leave a cell empty where you cannot tell. Then, in the job:\n  ratings: {to}")
 
 
-def _told(dimension: Dimension) -> str:
+def _describe_scale(dimension: Dimension) -> str:
     """Describe what a person may fill in, and what it means."""
     scale = dimension.scale
-    levels = "; ".join(f"{scale.label(score) or score}: {told}" for score, told in sorted(dimension.levels.items()))
+    levels = "; ".join(
+        f"{scale.label(score) or score}: {meaning}" for score, meaning in sorted(dimension.levels.items())
+    )
     questions = " ".join(f"({number}) {question}" for number, question in enumerate(scale.checklist, 1))
     more = levels or questions
     return f"{scale.allowed_values}  {dimension.name or dimension.id}{f' ({more})' if more else ''}"

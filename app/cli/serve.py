@@ -16,5 +16,7 @@ def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
         raise Refused(f"{error.name} is missing: pip install -e '.[server]'") from None
     logs.configure(dicast.settings.log_level, dicast.secrets())
     settings = dicast.settings
-    tell = terminal.say if terminal.err.is_terminal else None
-    serve(dicast, settings.server_host if host is None else host, settings.server_port if port is None else port, tell)
+    notify = terminal.say if terminal.err.is_terminal else None
+    serve(
+        dicast, settings.server_host if host is None else host, settings.server_port if port is None else port, notify
+    )

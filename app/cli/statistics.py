@@ -62,7 +62,7 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 
 
 def show_statistics(
-    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, again: bool, json: bool,
+    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, recompute: bool, json: bool,
     page: str | None = None, ratings: str | None = None, forget_ratings: bool = False,
 ) -> None:  # fmt: skip
     """Print the report with all figures, or write it to the HTML file `page`.
@@ -75,20 +75,20 @@ def show_statistics(
     from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.table import print_report  # noqa: PLC0415
 
-    found = finished(job)
+    run = finished(job)
     if forget_ratings:
-        found = _without_added(terminal, found)
+        run = _without_added(terminal, run)
     if ratings is not None:
-        found = _rated(terminal, found, ratings)
-    known = found.report.statistics
-    if not by and not cluster and (again or known is None or known.state != "computed"):
-        found = _computed(terminal, found, again=again)
-    report = _seen(terminal, found, by, cluster) if by or cluster else found.report
+        run = _add_ratings(terminal, run, ratings)
+    statistics = run.report.statistics
+    if not by and not cluster and (recompute or statistics is None or statistics.state != "computed"):
+        run = _compute_and_keep(terminal, run, recompute=recompute)
+    report = _regrouped(terminal, run, by, cluster) if by or cluster else run.report
     if json:
         terminal.emit(report.model_dump_json(indent=2))
         return
     if page is not None:
-        _write_page(terminal, found.folder, report, Path(page))
+        _write_page(terminal, run.folder, report, Path(page))
         return
     print_report(report, terminal.out)
     print_statistics(report, terminal.out, figures=True)
@@ -112,87 +112,87 @@ def _renew_page(folder: Path, report: Report) -> None:
             write_own_page(folder, report)
 
 
-def _rated(terminal: Terminal, found: Finished, ratings: str) -> Finished:
+def _add_ratings(terminal: Terminal, run: Finished, ratings: str) -> Finished:
     """Add these ratings to the job's own, once its statistics have been computed with them, and return the job.
     Raises `DatasetError`, `NoLibraries`, `RunChanged`, `StatisticsFailed`, `Refused`."""
     from dicast.app.operations.rating import added_ratings  # noqa: PLC0415  (takes long to load)
 
     for _ in range(TRIES):
-        change, count = added_ratings(found.folder, found.report, ratings)
+        change, count = added_ratings(run.folder, run.report, ratings)
         try:
-            report = evaluated(found.folder, found.report, change)
+            report = evaluated(run.folder, run.report, change)
         except (NoLibraries, StatisticsFailed) as error:
             terminal.say(f"The ratings of {ratings} are not kept: statistics cannot be computed with them.", "red")
             raise error from error.__cause__
         try:
-            keep_evaluated(found.folder, found.report, report, change)
-            _renew_page(found.folder, report)
+            keep_evaluated(run.folder, run.report, report, change)
+            _renew_page(run.folder, report)
         except ReportChanged:
-            found = Finished(found.folder, check_run(found.folder, found.report))
+            run = Finished(run.folder, check_run(run.folder, run.report))
         except OSError as error:
-            raise Refused(f"the ratings cannot be kept in {found.folder}: {error.strerror or error}") from None
+            raise Refused(f"the ratings cannot be kept in {run.folder}: {error.strerror or error}") from None
         else:
             terminal.say(f"{count:,} ratings of {ratings} are kept with the job.")
-            return Finished(found.folder, report)
-    raise ReportChanged(found.report.job_id)
+            return Finished(run.folder, report)
+    raise ReportChanged(run.report.job_id)
 
 
-def _without_added(terminal: Terminal, found: Finished) -> Finished:
+def _without_added(terminal: Terminal, run: Finished) -> Finished:
     """Remove the ratings that were added to the job, and return it. Raises `NoAddedRatings`, `RunChanged`,
     `Refused`."""
     from dicast.app.operations.rating import forget_ratings  # noqa: PLC0415  (takes long to load)
 
     try:
-        report, count = forget_ratings(found.folder, found.report)
-        _renew_page(found.folder, report)
+        report, count = forget_ratings(run.folder, run.report)
+        _renew_page(run.folder, report)
     except OSError as error:
-        raise Refused(f"the ratings cannot be taken back in {found.folder}: {error.strerror or error}") from None
+        raise Refused(f"the ratings cannot be taken back in {run.folder}: {error.strerror or error}") from None
     terminal.say(f"{count:,} added ratings are taken back; those that came with the job stay.")
-    return Finished(found.folder, report)
+    return Finished(run.folder, report)
 
 
-def _computed(terminal: Terminal, found: Finished, *, again: bool) -> Finished:
+def _compute_and_keep(terminal: Terminal, run: Finished, *, recompute: bool) -> Finished:
     """Compute and store the statistics that the job asks for, as far as this machine can, and return the job.
 
-    With `again`, they are computed also if somebody else has stored some in the meantime. Raises `RunChanged`,
+    With `recompute`, they are computed also if somebody else has stored some in the meantime. Raises `RunChanged`,
     `StatisticsFailed`.
     """
     for _ in range(TRIES):
         try:
-            report = evaluated(found.folder, found.report)
+            report = evaluated(run.folder, run.report)
         except NoLibraries as error:
             terminal.say(str(error), "yellow")
-            return found
+            return run
         except StatisticsFailed as error:
-            if submitted_ratings(found.folder) is None:
+            if submitted_ratings(run.folder) is None:
                 raise
-            told = f"`dicast report {found.report.job_id} --forget-ratings` takes back the ratings that were added"
-            raise StatisticsFailed(f"{error}; {told}") from error.__cause__
+            hint = f"`dicast report {run.report.job_id} --forget-ratings` takes back the ratings that were added"
+            raise StatisticsFailed(f"{error}; {hint}") from error.__cause__
         try:
-            keep_evaluated(found.folder, found.report, report)
-            _renew_page(found.folder, report)
+            keep_evaluated(run.folder, run.report, report)
+            _renew_page(run.folder, report)
         except ReportChanged:
-            found = Finished(found.folder, check_run(found.folder, found.report))
-            known = found.report.statistics
-            if not again and known is not None and known.state == "computed":
-                return found
+            run = Finished(run.folder, check_run(run.folder, run.report))
+            statistics = run.report.statistics
+            if not recompute and statistics is not None and statistics.state == "computed":
+                return run
         except OSError as error:
             terminal.say(f"The report stays as it was: {error.strerror or error}", "yellow")
-            return Finished(found.folder, report)
+            return Finished(run.folder, report)
         else:
-            return Finished(found.folder, report)
-    raise ReportChanged(found.report.job_id)
+            return Finished(run.folder, report)
+    raise ReportChanged(run.report.job_id)
 
 
-def _seen(terminal: Terminal, found: Finished, by: Sequence[str], cluster: str | None) -> Report:
+def _regrouped(terminal: Terminal, run: Finished, by: Sequence[str], cluster: str | None) -> Report:
     """Return the report with other groups or clusters, which is stored nowhere. Raises `NotKept`, `RunChanged`,
     `StatisticsFailed`."""
     try:
-        report = learn_panels(found.folder, found.report)
-        statistics = compute(found.folder, report, by or None, cluster)
+        report = learn_panels(run.folder, run.report)
+        statistics = compute(run.folder, report, by or None, cluster)
     except NoLibraries as error:
         terminal.say(str(error), "yellow")
-        return found.report
+        return run.report
     return report.model_copy(update={"statistics": statistics})
 
 
@@ -204,22 +204,22 @@ def show_comparison(
     from dicast.app.reports.comparing import compare_jobs  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_comparison  # noqa: PLC0415
 
-    found_first, found_second = finished(first), finished(second)
-    sides = [(found.folder, found.report) for found in (found_first, found_second)]
+    first_run, second_run = finished(first), finished(second)
+    sides = [(run.folder, run.report) for run in (first_run, second_run)]
     compared = compare_jobs(sides[0], sides[1], most=most, force=force)
     if json:
         terminal.emit(compared.model_dump_json(indent=2))
     elif page is not None:
         from dicast.app.reports.html.page import write_comparison  # noqa: PLC0415  (takes long to load)
 
-        written = write_comparison(compared, found_first.report, found_second.report, Path(page))
+        written = write_comparison(compared, first_run.report, second_run.report, Path(page))
         terminal.say(f"Comparison in {written}")
     else:
         print_comparison(compared, terminal.out)
 
 
 @dataclass(frozen=True, slots=True)
-class PanelWishes:
+class PanelQuery:
     """The search for panels: in which dimensions (empty: all), of which size, by which measure, how good they must
     be, and what each judge costs an item (empty: one call each)."""
 
@@ -230,22 +230,22 @@ class PanelWishes:
     costs: Sequence[str]
 
 
-def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str | None, json: bool) -> None:
+def show_panels(terminal: Terminal, job: str, query: PanelQuery, *, plot: str | None, json: bool) -> None:
     """Print the panels that no cheaper one beats, and plot them. Raises `NoLibraries`, `NoPlot`, `Refused`, OSError."""
     from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
 
-    found = finished(job)
-    known = [dimension.id for dimension in found.report.dimensions]
-    for name in wishes.dimensions:
-        if name not in known:
-            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, known)}")
-    costs = _costs([agent.name for agent in found.report.agents], wishes.costs)
+    run = finished(job)
+    dimension_ids = [dimension.id for dimension in run.report.dimensions]
+    for name in query.dimensions:
+        if name not in dimension_ids:
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, dimension_ids)}")
+    costs = _costs([agent.name for agent in run.report.agents], query.costs)
     fronts = panel_fronts(
-        found.folder, found.report, costs, dimensions=wishes.dimensions or known, largest=wishes.largest,
-        measure=wishes.measure, reach=wishes.reach,
+        run.folder, run.report, costs, dimensions=query.dimensions or dimension_ids, largest=query.largest,
+        measure=query.measure, reach=query.reach,
     )  # fmt: skip
-    unit = "as given" if wishes.costs else "calls"
+    unit = "as given" if query.costs else "calls"
     if plot is not None:
         from dicast.app.reports.front_plot import plot_fronts  # noqa: PLC0415
 
@@ -256,12 +256,12 @@ def show_panels(terminal: Terminal, job: str, wishes: PanelWishes, *, plot: str 
         print_fronts(fronts, terminal.out, unit=unit)
 
 
-def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
+def _costs(judges: list[str], entries: Sequence[str]) -> list[float]:
     """Return the cost of each judge: as given for all of them, or 1 each."""
-    if not given:
+    if not entries:
         return [1.0] * len(judges)
-    named: dict[str, float] = {}
-    for pair in given:
+    by_judge: dict[str, float] = {}
+    for pair in entries:
         name, _, text = pair.rpartition("=")
         try:
             cost = float(text)
@@ -271,8 +271,8 @@ def _costs(judges: list[str], given: Sequence[str]) -> list[float]:
             raise Refused(f"--cost: {name!r} is no judge of the job{alternatives(name, judges)}")
         if not 0 <= cost < float("inf"):
             raise Refused(f"--cost: {name} must cost a number >= 0 an item, got {text!r}")
-        named[name] = cost
-    missing = [name for name in judges if name not in named]
+        by_judge[name] = cost
+    missing = [name for name in judges if name not in by_judge]
     if missing:
         raise Refused(f"--cost: what {missing[0]} costs is not given; name all judges or none")
-    return [named[name] for name in judges]
+    return [by_judge[name] for name in judges]

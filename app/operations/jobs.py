@@ -85,11 +85,11 @@ def resume(dicast: Dicast, job_id: str) -> bool:
 def forget(dicast: Dicast, job_id: str) -> None:
     """Make the ledger forget an ended job, so that its id can be used for judging it anew. Its files stay until the
     later job begins, which moves them aside. Raises `UnknownJob` or `JobNotEnded`."""
-    if not _forgotten(dicast, job_id, "it can be judged anew"):
+    if not _delete_record(dicast, job_id, "it can be judged anew"):
         raise UnknownJob(job_id)
 
 
-def _forgotten(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> str:
+def _delete_record(dicast: Dicast, job_id: str, what: str = "it can be deleted") -> str:
     """Make the ledger forget an ended job. Returns its state before, '' if the ledger has no such job. Raises
     `JobNotEnded`."""
     until = time.monotonic() + ANNOUNCED_IN_S
@@ -114,11 +114,11 @@ def delete(dicast: Dicast, job_id: str) -> list[Path]:
     from dicast.app.reports.folders import earlier_folders, remove  # noqa: PLC0415
 
     try:
-        known = bool(_forgotten(dicast, job_id))
+        recorded = bool(_delete_record(dicast, job_id))
         removed = remove(
             dicast.settings.results_dir, job_id, lambda: dicast.existing_ledger.incarnation(job_id) is None
         )
-        if not known and not removed:
+        if not recorded and not removed:
             raise UnknownJob(job_id)
         return earlier_folders(dicast.settings.results_dir, job_id)
     except ValueError as error:

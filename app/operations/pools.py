@@ -26,7 +26,7 @@ TABLES = ("weights", "project_max")
 T = TypeVar("T")
 
 
-def look(dicast: Dicast, only: str | None = None) -> SharedState:
+def read_state(dicast: Dicast, only: str | None = None) -> SharedState:
     """Read the state of all pools, or of one. Raises `UnknownPool` for a name that is neither in the pools file nor
     in use."""
     shared = SharedState((), ()) if dicast.nothing_stored else read_shared(dicast.store_url, dicast.keys)
@@ -52,9 +52,9 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
         for state in states
     ]  # fmt: skip
     unused = [{"pool": name, "live": False, "configured": configured(dicast, name)} for name in idle(dicast, states)]
-    held = Counter(lease.node for lease in shared.leases if not lease.cut)
+    open_calls = Counter(lease.node for lease in shared.leases if not lease.cut)
     nodes = [
-        {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - held[node.id])}
+        {"node": node.name, "host": node.host, **asdict(status), "free": max(0, status.current - open_calls[node.id])}
         for node, status in shared.nodes
     ]
     totals = summary(states)
@@ -64,14 +64,14 @@ def document(dicast: Dicast, shared: SharedState) -> dict[str, Any]:
 def summary(states: Sequence[PoolState]) -> dict[str, Any]:
     """Summarise the pools: how many are available (and how many of these have no open call), how many are not, and
     means over the pools that have ended calls recently. A mean is None if no pool has."""
-    known = [state for state in states if any(health.ended > 0 for health in state.health.values())]
-    latencies = [state.latency_s for state in known if state.latency_s is not None]
-    found = Counter(state.availability.value for state in states)
+    active = [state for state in states if any(health.ended > 0 for health in state.health.values())]
+    latencies = [state.latency_s for state in active if state.latency_s is not None]
+    availabilities = Counter(state.availability.value for state in states)
     return {
-        **{availability.value: found[availability.value] for availability in Availability},
+        **{availability.value: availabilities[availability.value] for availability in Availability},
         "idle": sum(state.availability is Availability.READY and not state.open for state in states),
         "mean_load": _mean([state.load for state in states]),
-        "mean_success_rate": _mean([1.0 - state.error_rate for state in known]),
+        "mean_success_rate": _mean([1.0 - state.error_rate for state in active]),
         "mean_latency_s": _mean(latencies),
     }
 
@@ -120,16 +120,16 @@ def change(dicast: Dicast, pool: str, override: Mapping[str, Any]) -> Overrides:
     None takes an override back; in a table by project, it takes back that entry and the others stay. Raises
     `UnknownPool` or `OverrideError`.
     """
-    given = {name: value for name, value in override.items() if name in TABLES and isinstance(value, Mapping)}
+    tables = {name: value for name, value in override.items() if name in TABLES and isinstance(value, Mapping)}
     if dicast.nothing_stored:
         dicast.pools.get(pool)  # nobody's calls know another one: refused before a store is started for it
 
     def changed(live: dict[str, Any]) -> dict[str, Any]:
-        merged = {name: _merged(live.get(name, {}), entries) for name, entries in given.items()}
+        merged = {name: _merged(live.get(name, {}), entries) for name, entries in tables.items()}
         return {**live, **override, **merged}
 
     async def revise(governor: Governor) -> Overrides:
-        return await governor.revise(await _known(dicast, governor, pool), changed)
+        return await governor.revise(await _resolve_name(dicast, governor, pool), changed)
 
     return _governing(dicast, revise)
 
@@ -153,7 +153,7 @@ def _merged(before: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, 
     return {project: value for project, value in {**before, **entries}.items() if value is not None}
 
 
-async def _known(dicast: Dicast, governor: Governor, pool: str) -> str:
+async def _resolve_name(dicast: Dicast, governor: Governor, pool: str) -> str:
     """Return the pool's name ('' is the default pool). Raises `UnknownPool` if it is neither in the pools file nor in
     use."""
     name = pool or dicast.pools.default

@@ -46,25 +46,25 @@ class WrongRatings(datasets.DatasetError):
 def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: int) -> Queue:
     """Draw a sample of the job's items, as `dicast sample` does: the same seed draws the same items. Raises
     `NoTexts`, `NoSample`, `NoLibraries`, `RatingRefused`."""
-    known = datasets_items(items_of(dicast, report.job_id, folder))
-    job = EvaluationJob.model_construct(items=known, dimensions=_shells(report.dimensions))
+    items = datasets_items(items_of(dicast, report.job_id, folder))
+    job = EvaluationJob.model_construct(items=items, dimensions=_shells(report.dimensions))
     with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
         path = Path(place) / "sample.jsonl"
-        write_sample(job, SampleOptions(size=min(size, len(known)), seed=seed), path)
+        write_sample(job, SampleOptions(size=min(size, len(items)), seed=seed), path)
         return queue_of_file(dicast, report, path)
 
 
 def datasets_items(items: Iterable[Item]) -> list[Item]:
     """Read all items into memory. Raises `NoSample` if they are too large."""
-    found, size = [], 0
+    collected, size = [], 0
     for item in items:
         size += item.text_bytes
         if size > TEXT_BYTES:
             raise NoSample(
                 f"the items' texts have more than {TEXT_BYTES:,} bytes: draw with `dicast sample`, and give the file"
             )
-        found.append(item)
-    return found
+        collected.append(item)
+    return collected
 
 
 def queue_of_file(dicast: Dicast, report: Report, path: Path) -> Queue:
@@ -81,38 +81,39 @@ def queue_of_file(dicast: Dicast, report: Report, path: Path) -> Queue:
             break
     if not 1 <= len(items) <= MOST_ITEMS:
         raise RatingRefused(f"a sample has 1 to {MOST_ITEMS:,} items, got {len(items):,}")
-    return Queue(_told_dimensions(dicast, report), list(items.values()))
+    return Queue(_described_dimensions(dicast, report), list(items.values()))
 
 
 def _probability(item: Item) -> float | None:
-    given = item.metadata.get("probability")
+    raw = item.metadata.get("probability")
     try:
-        value = float(given) if isinstance(given, str | int | float) and given != "" else None
+        value = float(raw) if isinstance(raw, str | int | float) and raw != "" else None
     except ValueError:
         value = None
     if value is not None and not 0 < value <= 1:
-        raise RatingRefused(f"probability: must be above 0 and at most 1, got {given!r} ({item.id})")
+        raise RatingRefused(f"probability: must be above 0 and at most 1, got {raw!r} ({item.id})")
     return value
 
 
-def _told_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
+def _described_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
     """Return the dimensions as they are described to raters: as to judges, or what the report knows once the ledger
     has forgotten the job."""
     try:
         spec, _ = dicast.ledger.submitted_job(report.job_id)
     except UnknownJob:
-        known: dict[str, Dimension] = {}
+        by_id: dict[str, Dimension] = {}
     else:
-        known = {dimension.id: dimension for dimension in spec.dimensions}
-    return [_told(of, known.get(of.id)) for of in report.dimensions]
+        by_id = {dimension.id: dimension for dimension in spec.dimensions}
+    return [_describe_dimension(dimension, by_id.get(dimension.id)) for dimension in report.dimensions]
 
 
-def _told(of: ReportDimension, whole: Dimension | None) -> dict[str, Any]:
+def _describe_dimension(dimension: ReportDimension, spec: Dimension | None) -> dict[str, Any]:
     return {
-        "id": of.id, "name": of.name, "min": of.scale_min, "max": of.scale_max, "kind": of.kind,
-        "options": list(_scale(of).options), "questions": of.questions,
-        "instructions": whole.instructions if whole is not None else "",
-        "levels": {str(score): text for score, text in sorted(whole.levels.items())} if whole is not None else {},
+        "id": dimension.id, "name": dimension.name, "min": dimension.scale_min, "max": dimension.scale_max,
+        "kind": dimension.kind,
+        "options": list(_scale(dimension).options), "questions": dimension.questions,
+        "instructions": spec.instructions if spec is not None else "",
+        "levels": {str(score): text for score, text in sorted(spec.levels.items())} if spec is not None else {},
     }  # fmt: skip
 
 
@@ -123,20 +124,20 @@ def added_ratings(folder: Path, report: Report, path: str) -> tuple[RatingsChang
     `DatasetError`, `WrongRatings`, `RunChanged`, OSError.
     """
     with reading(folder, report):
-        known, pairs_of = _judged(folder)
+        judged_items, pairs_of = _judged_items(folder)
     ratings = {_key(rating): rating for rating in read_ratings(folder)}
-    seen = set[tuple[str, str, str]]()
+    added = set[tuple[str, str, str]]()
     for rating, place in datasets.ratings_of_file(RatingSource(path=path), _shells(report.dimensions), pairs_of):
         key = _key(rating)
-        if rating.item_id not in known:
+        if rating.item_id not in judged_items:
             raise WrongRatings(path, f"the item {rating.item_id!r} has no opinion in job {report.job_id}", place=place)
-        if key in seen:
+        if key in added:
             raise WrongRatings(path, f"{rating.rater!r} has rated {rating.item_id!r} already", place=place)
-        seen.add(key)
+        added.add(key)
         ratings[key] = rating
-    if not seen:
+    if not added:
         raise WrongRatings(path, "holds no ratings: all cells are empty, or there is no row")
-    return RatingsChange(list(ratings.values()), added=True), len(seen)
+    return RatingsChange(list(ratings.values()), added=True), len(added)
 
 
 def forget_ratings(folder: Path, report: Report) -> tuple[Report, int]:
@@ -162,26 +163,27 @@ def forget_ratings(folder: Path, report: Report) -> tuple[Report, int]:
 def _shells(dimensions: Iterable[ReportDimension]) -> list[Dimension]:
     """Return the dimensions with as much as the reader of ratings needs."""
     return [
-        Dimension.model_construct(id=of.id, name=of.name, scale=_scale(of), levels={}, examples={}) for of in dimensions
+        Dimension.model_construct(id=dimension.id, name=dimension.name, scale=_scale(dimension), levels={}, examples={})
+        for dimension in dimensions
     ]
 
 
-def _scale(of: ReportDimension) -> Scale:
+def _scale(dimension: ReportDimension) -> Scale:
     """Return the scale that a report describes."""
-    if of.kind == "labels":
-        return Scale(labels=of.labels, ordered=of.ordered)
-    if of.kind == "checklist":
-        return Scale(checklist=of.questions)
-    if of.kind == "preference":
-        return Scale(preference="strength" if of.scale_max > 1 else "choice")
-    return Scale(min=of.scale_min, max=of.scale_max)
+    if dimension.kind == "labels":
+        return Scale(labels=dimension.labels, ordered=dimension.ordered)
+    if dimension.kind == "checklist":
+        return Scale(checklist=dimension.questions)
+    if dimension.kind == "preference":
+        return Scale(preference="strength" if dimension.scale_max > 1 else "choice")
+    return Scale(min=dimension.scale_min, max=dimension.scale_max)
 
 
 def _key(rating: Rating) -> tuple[str, str, str]:
     return rating.item_id, rating.dimension, rating.rater
 
 
-def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
+def _judged_items(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
     """Return the ids of the items that have opinions, and a look-up of the pairs of ranked lists, None if the items
     are no such pairs."""
     import pyarrow.compute as pc  # noqa: PLC0415  takes long to load
@@ -191,12 +193,12 @@ def _judged(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:
     origin = [f"metadata.{name}" for name in PAIR_METADATA]
     ranks = set(origin) <= set(file.schema_arrow.names)
     table = file.read(columns=["item_id", *(origin if ranks else ())])
-    known = set(pc.unique(table["item_id"]).to_pylist())
+    item_ids = set(pc.unique(table["item_id"]).to_pylist())
     if not ranks:
-        return known, None
+        return item_ids, None
     lists: dict[str, dict[str, tuple[str, str]]] = {}
     for row in table.group_by(table.column_names).aggregate([]).to_pylist():
-        pair, of, a, b = (str(row[name]) for name in ("item_id", *origin))
-        if datasets.list_of(pair) == of:  # otherwise the items merely have metadata with these names
-            lists.setdefault(of, {})[pair] = (a, b)
-    return known, lists.get if lists else None
+        pair, list_id, a, b = (str(row[name]) for name in ("item_id", *origin))
+        if datasets.list_of(pair) == list_id:  # otherwise the items merely have metadata with these names
+            lists.setdefault(list_id, {})[pair] = (a, b)
+    return item_ids, lists.get if lists else None

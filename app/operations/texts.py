@@ -49,10 +49,10 @@ def items_of(dicast: Dicast, job: str, folder: Path) -> Iterator[Item]:
 def text_of(dicast: Dicast, job: str, folder: Path, item: str) -> tuple[Item | None, str | None]:
     """Return an item of a job, or None and the reason why it cannot be shown."""
     try:
-        found = next((each for each in items_of(dicast, job, folder) if each.id == item), None)
+        match = next((candidate for candidate in items_of(dicast, job, folder) if candidate.id == item), None)
     except NoTexts as error:
         return None, str(error)
-    return found, None if found is not None else "it is not among the job's items"
+    return match, None if match is not None else "it is not among the job's items"
 
 
 def _of_file(spec: EvaluationJob, mark: str | None) -> Iterator[Item]:

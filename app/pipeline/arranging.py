@@ -18,7 +18,7 @@ from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.pipeline.images import image_storer
 from dicast.app.pipeline.plan import DatasetChanged
-from dicast.app.reports.arranged import OtherItems, is_arranged, write_arranged
+from dicast.app.reports.arranged import ItemCountMismatch, is_arranged, write_arranged
 from dicast.app.reports.folders import own_folder
 
 
@@ -70,7 +70,7 @@ def _write(folder: Path, job: JobRecord, items: Iterator[Item], arrangement: Arr
     chance = random.Random(arrangement.shuffle.seed if arrangement.shuffle is not None else 0)  # noqa: S311
     try:
         write_arranged(folder, plain, arrangement, chance, job.items)
-    except (OtherItems, ImageError) as error:
+    except (ItemCountMismatch, ImageError) as error:
         raise DatasetChanged(f"the items of job {job.id} have changed since it was submitted: {error}") from None
     except FileNotFoundError:  # another worker has started the job meanwhile, and it has ended
         if not is_arranged(folder):

@@ -32,7 +32,7 @@ from dicast.app.pipeline.places import Models, Stops, places_of
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports.arranged import read_arranged
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.resuming import earlier
+from dicast.app.reports.resuming import earlier_results
 from dicast.errors import DicastError
 
 
@@ -218,7 +218,9 @@ class Planner:
         """Return the results of units of a page that have ended before the page is opened."""
         results: dict[int, bytes] = {}
         if job.resumed:
-            results, read_to = await asyncio.to_thread(earlier, self._results_dir, job, lane, items, positions, read_to)
+            results, read_to = await asyncio.to_thread(
+                earlier_results, self._results_dir, job, lane, items, positions, read_to
+            )
         skipped = (
             {} if inputs.board is None else stages.skipped_results(job, lane, inputs.board, items, positions, results)
         )

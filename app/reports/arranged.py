@@ -20,7 +20,7 @@ from dicast.app.reports.durable import replacing
 ARRANGED = "arranged.jsonl"
 
 
-class OtherItems(ValueError):
+class ItemCountMismatch(ValueError):
     """The source no longer yields as many items as were counted at submission."""
 
 
@@ -32,7 +32,7 @@ def is_arranged(folder: Path) -> bool:
 def write_arranged(folder: Path, items: Iterator[Item], arrangement: Arrangement, chance: Chance, total: int) -> None:
     """Write the `items` into the job's folder in the order and form in which they are judged, all or none.
 
-    If another number than `total` comes out, nothing is written and `OtherItems` is raised.
+    If another number than `total` comes out, nothing is written and `ItemCountMismatch` is raised.
 
     The function may be killed, called again, and be called by several processes at once: all write the same file. It
     takes 17 bytes of memory an item; if the items are shuffled, the disk holds them twice in the meantime. Raises
@@ -43,9 +43,9 @@ def write_arranged(folder: Path, items: Iterator[Item], arrangement: Arrangement
             count = sum(out.write(_line(item)) > 0 for item in arrangement.expanded(items))
         else:
             with TemporaryFile(dir=folder) as spool:  # without a name: it is gone with its process
-                count = _through(spool, out, items, arrangement, chance)
+                count = _write_via_spool(spool, out, items, arrangement, chance)
         if count != total:
-            raise OtherItems(f"{count:,} items come out, and {total:,} were counted")
+            raise ItemCountMismatch(f"{count:,} items come out, and {total:,} were counted")
 
 
 def read_arranged(
@@ -67,29 +67,31 @@ def read_arranged(
     return items, None
 
 
-def _through(
+def _write_via_spool(
     spool: IO[bytes], out: IO[bytes], items: Iterator[Item], arrangement: Arrangement, chance: Chance
 ) -> int:  # fmt: skip
     """Write all items to `spool`, copy them to `out` in their final order, and return how many there are."""
-    places, groups = array("q", [0]), array("b")
+    offsets, groups = array("q", [0]), array("b")
     for item in arrangement.expanded(items):
-        places.append(places[-1] + spool.write(_line(item)))
+        offsets.append(offsets[-1] + spool.write(_line(item)))
         if arrangement.shuffle is not None:
             groups.append(arrangement.shuffle.group_code(item))
     spool.flush()
-    own = len(places) - 1
-    for at in arrangement.shuffle.order(groups, chance) if arrangement.shuffle is not None else range(own):
-        out.write(_at(spool, places, at))
+    item_count = len(offsets) - 1
+    for at in arrangement.shuffle.order(groups, chance) if arrangement.shuffle is not None else range(item_count):
+        out.write(_read_spooled(spool, offsets, at))
     varied = 0
     if arrangement.vary is not None:
-        for at in arrangement.vary.chosen(own):
-            for variant in arrangement.vary.variants(Item.model_validate_json(_at(spool, places, at)), at, own):
+        for at in arrangement.vary.chosen(item_count):
+            for variant in arrangement.vary.variants(
+                Item.model_validate_json(_read_spooled(spool, offsets, at)), at, item_count
+            ):
                 varied += out.write(_line(variant)) > 0
-    return own + varied
+    return item_count + varied
 
 
-def _at(spool: IO[bytes], places: Sequence[int], at: int) -> bytes:
-    return os.pread(spool.fileno(), places[at + 1] - places[at], places[at])
+def _read_spooled(spool: IO[bytes], offsets: Sequence[int], index: int) -> bytes:
+    return os.pread(spool.fileno(), offsets[index + 1] - offsets[index], offsets[index])
 
 
 def _line(item: Item) -> bytes:

@@ -60,7 +60,7 @@ def require_statistics() -> None:
         raise NoLibraries(MISSING) from error
 
 
-def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
+def _requires_libraries(function: Callable[P, T]) -> Callable[P, T]:
     """Turn the ImportError of a missing library into `NoLibraries`: some libraries are imported only when a figure
     needs them."""
 
@@ -74,7 +74,7 @@ def _needing_libraries(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-@_needing_libraries
+@_requires_libraries
 def compute(
     folder: Path, report: Report, by: Sequence[str] | None = None, cluster: str | None = None,
     ratings: Iterable[Rating] | None = None,
@@ -86,12 +86,12 @@ def compute(
     `NoLibraries`, `NotKept`, `RunChanged`, `StatisticsFailed`, OSError.
     """
     from dicast.app.assessment.assess import assess
-    from dicast.app.assessment.combined import learned
+    from dicast.app.assessment.combined import with_learned_panels
     from dicast.app.reports.scores import load_scores
 
     with reading(folder, report):
         try:
-            return assess(learned(load_scores(folder, report, by, cluster, ratings)))
+            return assess(with_learned_panels(load_scores(folder, report, by, cluster, ratings)))
         except (DicastError, ImportError, OSError):
             raise
         except Exception as error:  # whatever arithmetic does with figures that nobody thought of
@@ -104,39 +104,42 @@ def evaluated(folder: Path, report: Report, change: RatingsChange | None = None)
     if change is not None:
         report = report.model_copy(update={"rated": bool(change.ratings)})
     report = learn_panels(folder, report)
-    found = compute(folder, report, ratings=None if change is None else change.ratings)
-    return report.model_copy(update={"statistics": found})
+    statistics = compute(folder, report, ratings=None if change is None else change.ratings)
+    return report.model_copy(update={"statistics": statistics})
 
 
-def keep_evaluated(folder: Path, known: Report, report: Report, change: RatingsChange | None = None) -> Report:
-    """Replace the report `known` by `report`, together with the ratings it was computed from. Raises `RunChanged` or
+def keep_evaluated(folder: Path, current: Report, report: Report, change: RatingsChange | None = None) -> Report:
+    """Replace the report `current` by `report`, together with the ratings it was computed from. Raises `RunChanged` or
     `ReportChanged`, in which case nothing is written, and OSError."""
-    with changing(folder, known):
+    with changing(folder, current):
         if change is not None:
             change.apply(folder)
         write_report_file(folder, report)
     return report
 
 
-@_needing_libraries
+@_requires_libraries
 def learn_panels(folder: Path, report: Report) -> Report:
     """Return the report with what its panels' rules learn from the whole job, unless it has that already. Raises
     `NoLibraries`, OSError."""
-    if not any(of.panel.learns and of.learned is None for of in report.dimensions) or not report.scored:
+    if (
+        not any(dimension.panel.learns and dimension.learned is None for dimension in report.dimensions)
+        or not report.scored
+    ):
         return report
-    from dicast.app.assessment.combined import learned
+    from dicast.app.assessment.combined import with_learned_panels
     from dicast.app.reports.scores import load_scores
 
     with reading(folder, report):
-        dimensions = [of.dimension for of in learned(load_scores(folder, report, by=[])).dimensions]
-    told = [
-        of.model_copy(update={"dimension": dimension})
-        for of, dimension in zip(report.by_dimension, dimensions, strict=True)
+        dimensions = [scores.spec for scores in with_learned_panels(load_scores(folder, report, by=[])).dimensions]
+    by_dimension = [
+        row.model_copy(update={"dimension": dimension})
+        for row, dimension in zip(report.by_dimension, dimensions, strict=True)
     ]
-    return report.model_copy(update={"dimensions": dimensions, "by_dimension": told})
+    return report.model_copy(update={"dimensions": dimensions, "by_dimension": by_dimension})
 
 
-@_needing_libraries
+@_requires_libraries
 def panel_fronts(
     folder: Path, report: Report, costs: Sequence[float], *, dimensions: Collection[str], largest: int,
     measure: Literal["pearson", "spearman"], reach: float | None,
@@ -150,13 +153,13 @@ def panel_fronts(
     with reading(folder, report):
         scores = load_scores(folder, report, by=[])
     return [
-        panel_front(of, scores.judges, costs, largest=largest, measure=measure, reach=reach)
-        for of in scores.dimensions
-        if of.dimension.id in dimensions
+        panel_front(dimension, scores.judges, costs, largest=largest, measure=measure, reach=reach)
+        for dimension in scores.dimensions
+        if dimension.spec.id in dimensions
     ]
 
 
-@_needing_libraries
+@_requires_libraries
 def calibrate(
     folder: Path, report: Report, method: Method, dimensions: Collection[str]
 ) -> tuple[list[CalibrationMap], list[NotCalibrated]]:
@@ -168,19 +171,21 @@ def calibrate(
             "which a calibration is bound to: judge again"
         )
     from dicast.app.assessment.calibrating import calibrations
-    from dicast.app.assessment.combined import learned
+    from dicast.app.assessment.combined import with_learned_panels
     from dicast.app.reports.scores import load_scores
 
     with reading(folder, report):
-        scores = learned(load_scores(folder, report, by=[]))
-    chosen = replace(scores, dimensions=tuple(of for of in scores.dimensions if of.dimension.id in dimensions))
-    found = list(calibrations(chosen, scoring_context(report), method))
+        scores = with_learned_panels(load_scores(folder, report, by=[]))
+    chosen = replace(
+        scores, dimensions=tuple(dimension for dimension in scores.dimensions if dimension.spec.id in dimensions)
+    )
+    outcomes = list(calibrations(chosen, scoring_context(report), method))
     return (
-        [one for one in found if isinstance(one, CalibrationMap)],
-        [one for one in found if isinstance(one, NotCalibrated)],
+        [outcome for outcome in outcomes if isinstance(outcome, CalibrationMap)],
+        [outcome for outcome in outcomes if isinstance(outcome, NotCalibrated)],
     )
 
 
-def keep(folder: Path, report: Report, found: JobStatistics) -> Report:
+def keep(folder: Path, report: Report, statistics: JobStatistics) -> Report:
     """Store these statistics in the report's file, and return the report with them. Raises what `keep_report` does."""
-    return keep_report(folder, report, report.model_copy(update={"statistics": found}))
+    return keep_report(folder, report, report.model_copy(update={"statistics": statistics}))

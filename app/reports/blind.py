@@ -70,11 +70,11 @@ class Queue:
     dimensions: list[dict[str, Any]]
     items: list[QueuedItem]
 
-    def turned(self, item: QueuedItem, rater: str) -> bool:
+    def is_swapped(self, item: QueuedItem, rater: str) -> bool:
         """Return whether this rater is shown the two texts of a pair in swapped order. The choice is random, but the
         same each time the rater returns. Pairs are never swapped if any dimension is rated in something other than
         preferences."""
-        if not item.pair or any(of.get("kind") != PREFERENCE for of in self.dimensions):
+        if not item.pair or any(dimension.get("kind") != PREFERENCE for dimension in self.dimensions):
             return False
         return bool(hashlib.blake2b(f"{rater}\0{item.id}\0sides".encode(), digest_size=1).digest()[0] & 1)
 
@@ -96,7 +96,7 @@ class BlindRatings:
         `RatingRefused`."""
         make_folder(self._folder)
         with self._locked():
-            if self._ratings():
+            if self._read_ratings():
                 raise RatingRefused("people have begun to rate this job's sample, which therefore stays as it is")
             with replacing(self._folder / _QUEUE) as out:
                 out.write(orjson.dumps(queue.dimensions) + b"\n")
@@ -115,15 +115,15 @@ class BlindRatings:
 
     def ratings(self) -> dict[Key, int]:
         """Return all acknowledged ratings."""
-        return self._ratings() if self._folder.is_dir() else {}
+        return self._read_ratings() if self._folder.is_dir() else {}
 
     def finished(self) -> list[str]:
         """Return the raters who are done."""
         try:
-            found: list[str] = orjson.loads((self._folder / _FINISHED).read_bytes())
+            raters: list[str] = orjson.loads((self._folder / _FINISHED).read_bytes())
         except FileNotFoundError:
             return []
-        return found
+        return raters
 
     def rate(self, item: str, dimension: str, rater: str, score: int | None) -> None:
         """Set a rating, or take it back (`score` None). A preference refers to the item's own A and B, whatever order
@@ -133,27 +133,27 @@ class BlindRatings:
         changes nothing. Raises `NothingToRate` or `RatingRefused`.
         """
         queue = self.queue()
-        queued = _checked(queue, item, dimension, score)
+        queued = _require_queued(queue, item, dimension, score)
         with self._locked():
             if rater in self.finished():
                 raise RatingRefused(f"{rater!r} is done with rating and has seen the judges' scores")
-            known = self._ratings()
-            before = known.get((item, dimension, rater))
-            if score == before:
+            ratings = self._read_ratings()
+            previous = ratings.get((item, dimension, rater))
+            if score == previous:
                 return
-            if score is not None and before is None:
-                if rater not in (raters := {key[2] for key in known}) and len(raters) >= MAX_RATERS:
+            if score is not None and previous is None:
+                if rater not in (raters := {key[2] for key in ratings}) and len(raters) >= MAX_RATERS:
                     raise RatingRefused(f"a job has {MAX_RATERS} raters at most")
-                self._append(_line(queue, _named(queue.dimensions, dimension), queued, rater, score))
+                self._append(_line(queue, _find_dimension(queue.dimensions, dimension), queued, rater, score))
                 return
-            known.pop((item, dimension, rater))
+            ratings.pop((item, dimension, rater))
             if score is not None:
-                known[item, dimension, rater] = score
-            items = {each.id: each for each in queue.items}
-            scales = {of["id"]: of for of in queue.dimensions}
+                ratings[item, dimension, rater] = score
+            items = {entry.id: entry for entry in queue.items}
+            scales = {spec["id"]: spec for spec in queue.dimensions}
             with replacing(self.file) as out:
-                for (of_item, of, who), value in known.items():
-                    out.write(_line(queue, scales[of], items[of_item], who, value))
+                for (item_id, dimension_id, rated_by), value in ratings.items():
+                    out.write(_line(queue, scales[dimension_id], items[item_id], rated_by, value))
 
     def finish(self, rater: str) -> None:
         """Record that a rater is done. Raises `RatingRefused` if the rater has rated nothing."""
@@ -161,7 +161,7 @@ class BlindRatings:
             done = self.finished()
             if rater in done:
                 return
-            if not any(key[2] == rater for key in self._ratings()):
+            if not any(key[2] == rater for key in self._read_ratings()):
                 raise RatingRefused(f"{rater!r} has rated nothing yet")
             with replacing(self._folder / _FINISHED) as out:
                 out.write(orjson.dumps([*done, rater]))
@@ -176,22 +176,22 @@ class BlindRatings:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _ratings(self) -> dict[Key, int]:
+    def _read_ratings(self) -> dict[Key, int]:
         try:
             whole = self.file.read_bytes()
         except FileNotFoundError:
             return {}
         lines = whole[: whole.rfind(b"\n") + 1].splitlines()  # the rest was never acknowledged
-        scales = {of["id"]: of for of in self._dimensions()}
-        found: dict[Key, int] = {}
+        scales = {spec["id"]: spec for spec in self._read_dimensions()}
+        ratings: dict[Key, int] = {}
         for row in map(orjson.loads, lines):
-            found[row["item_id"], row["dimension"], row["rater"]] = _score(scales[row["dimension"]], row["score"])
-        return found
+            ratings[row["item_id"], row["dimension"], row["rater"]] = _score(scales[row["dimension"]], row["score"])
+        return ratings
 
-    def _dimensions(self) -> list[dict[str, Any]]:
+    def _read_dimensions(self) -> list[dict[str, Any]]:
         with (self._folder / _QUEUE).open("rb") as file:
-            found: list[dict[str, Any]] = orjson.loads(file.readline())
-        return found
+            dimensions: list[dict[str, Any]] = orjson.loads(file.readline())
+        return dimensions
 
     def _append(self, line: bytes) -> None:
         """Append a line to the ratings. The caller holds the lock."""
@@ -214,10 +214,10 @@ def _whole_lines(content: bytes) -> int:
 
 
 def _line(queue: Queue, dimension: dict[str, Any], item: QueuedItem, rater: str, score: int) -> bytes:
-    drawn = {} if item.probability is None else {"probability": item.probability}
-    shown = {"swapped": queue.turned(item, rater)} if item.pair else {}
-    told = {"item_id": item.id, "dimension": dimension["id"], "rater": rater, "score": _written(dimension, score)}
-    return orjson.dumps({**told, **drawn, **shown}) + b"\n"
+    probability = {} if item.probability is None else {"probability": item.probability}
+    sides = {"swapped": queue.is_swapped(item, rater)} if item.pair else {}
+    fields = {"item_id": item.id, "dimension": dimension["id"], "rater": rater, "score": _written(dimension, score)}
+    return orjson.dumps({**fields, **probability, **sides}) + b"\n"
 
 
 def _written(dimension: dict[str, Any], score: int) -> int | float | str:
@@ -239,21 +239,21 @@ def _score(dimension: dict[str, Any], written: Any) -> int:
     return int(written)
 
 
-def _checked(queue: Queue, item: str, dimension: str, score: int | None) -> QueuedItem:
+def _require_queued(queue: Queue, item: str, dimension: str, score: int | None) -> QueuedItem:
     """Return the queued item with this id. Raises `RatingRefused` if it is not in the queue, or if the score is off
     the scale."""
-    found = next((each for each in queue.items if each.id == item), None)
-    if found is None:
+    queued = next((entry for entry in queue.items if entry.id == item), None)
+    if queued is None:
         raise RatingRefused(f"item_id: {item[:200]!r} is not in the sample")
-    of = _named(queue.dimensions, dimension)
-    if score is not None and not of["min"] <= score <= of["max"]:
-        raise RatingRefused(f"score: must be a whole number from {of['min']} to {of['max']}, got {score}")
-    return found
+    spec = _find_dimension(queue.dimensions, dimension)
+    if score is not None and not spec["min"] <= score <= spec["max"]:
+        raise RatingRefused(f"score: must be a whole number from {spec['min']} to {spec['max']}, got {score}")
+    return queued
 
 
-def _named(dimensions: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+def _find_dimension(dimensions: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
     for dimension in dimensions:
         if dimension["id"] == name:
             return dimension
-    known = alternatives(name, [dimension["id"] for dimension in dimensions])
-    raise RatingRefused(f"dimension: {name[:200]!r} is none of the job's{known}")
+    names = alternatives(name, [dimension["id"] for dimension in dimensions])
+    raise RatingRefused(f"dimension: {name[:200]!r} is none of the job's{names}")

@@ -42,7 +42,7 @@ class NoSuchItem(DicastError, LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemWishes:
+class ItemQuery:
     """Selects and orders the items to be listed.
 
     Items match if their id (or, `within` arguments, one of their arguments) contains `search`, ignoring case, if their
@@ -109,12 +109,12 @@ class JudgeScores:
 class _Tables:
     """The cached tables: name and number of rows by what they contain."""
 
-    known: OrderedDict[tuple[Any, ...], tuple[str, int]] = field(default_factory=OrderedDict)
-    made: int = 0
+    by_key: OrderedDict[tuple[Any, ...], tuple[str, int]] = field(default_factory=OrderedDict)
+    created: int = 0
 
     @property
     def rows(self) -> int:
-        return sum(rows for _, rows in self.known.values())
+        return sum(rows for _, rows in self.by_key.values())
 
 
 class Browser:
@@ -123,89 +123,89 @@ class Browser:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: duckdb.DuckDBPyConnection | None = None
+        self._connection: duckdb.DuckDBPyConnection | None = None
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._tables = _Tables()
 
-    def items(self, folder: Path, report: Report, wishes: ItemWishes) -> ItemRows:
+    def items(self, folder: Path, report: Report, query: ItemQuery) -> ItemRows:
         """Return a page of the job's items. Raises `NoSuchItem` for a dimension or judge that the job does not have,
         OSError."""
         names = [dimension.id for dimension in report.dimensions]
-        for wanted, known in ((wishes.dimension, names), (wishes.judge, [agent.name for agent in report.agents])):
-            if wanted is not None and wanted not in known:
-                raise NoSuchItem(f"{wanted!r} is none of the job's{alternatives(wanted, known[:20])}")
-        asked = self._cursor()
+        for name, choices in ((query.dimension, names), (query.judge, [agent.name for agent in report.agents])):
+            if name is not None and name not in choices:
+                raise NoSuchItem(f"{name!r} is none of the job's{alternatives(name, choices[:20])}")
+        cursor = self._cursor()
         try:
-            table = self._table(asked, folder, report, wishes.judge)
-            at = names.index(wishes.dimension) if wishes.dimension is not None else None
-            through = wishes.search and wishes.within == "arguments"
-            matches = self._found(asked, folder, wishes.search, wishes.judge) if through else None
-            where, given = _conditions(wishes, at, matches)
-            order = _order(wishes, at)
-            found = asked.execute(
+            table = self._items_table(cursor, folder, report, query.judge)
+            at = names.index(query.dimension) if query.dimension is not None else None
+            through = query.search and query.within == "arguments"
+            matches = self._matching_items(cursor, folder, query.search, query.judge) if through else None
+            where, parameters = _conditions(query, at, matches)
+            order = _order(query, at)
+            rows = cursor.execute(
                 f"SELECT * FROM {table} {where} ORDER BY {order} LIMIT ? OFFSET ?",
-                [*given, wishes.limit, wishes.offset],
+                [*parameters, query.limit, query.offset],
             ).fetchall()
-            total = asked.execute(f"SELECT count(*) FROM {table} {where}", given).fetchall()[0][0]
+            total = cursor.execute(f"SELECT count(*) FROM {table} {where}", parameters).fetchall()[0][0]
         finally:
-            asked.close()
-        return ItemRows([_row(row, len(names)) for row in found], total)
+            cursor.close()
+        return ItemRows([_row(row, len(names)) for row in rows], total)
 
     def opinions(self, folder: Path, item: str) -> tuple[list[dict[str, Any]], bool]:
         """Return the opinions of an item, in the order of their units, and whether there are more than
         `OPINIONS_MAX`. Raises `NoSuchItem`, OSError."""
-        asked = self._cursor()
+        cursor = self._cursor()
         try:
-            asked.execute(
-                f"SELECT * FROM {_source(folder)} WHERE item_id = ? {_plain(asked, folder)} LIMIT ?",
+            cursor.execute(
+                f"SELECT * FROM {_source(folder)} WHERE item_id = ? {_no_probes(cursor, folder)} LIMIT ?",
                 [item, OPINIONS_MAX + 1],
             )
-            names = [column[0] for column in asked.description or []]
-            rows = [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
+            names = [column[0] for column in cursor.description or []]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         finally:
-            asked.close()
+            cursor.close()
         if not rows:
             raise NoSuchItem(f"the job has no opinion of an item {item[:200]!r}")
         return rows[:OPINIONS_MAX], len(rows) > OPINIONS_MAX
 
     def scores(self, folder: Path) -> list[JudgeScores]:
         """Return how each judge's scores are distributed in each dimension. Raises OSError."""
-        asked = self._cursor()
+        cursor = self._cursor()
         try:
-            rows = asked.execute(
+            rows = cursor.execute(
                 "SELECT judge, criterion_id, score, count(*) "
-                f"FROM {_source(folder)} WHERE true {_plain(asked, folder)} GROUP BY ALL ORDER BY ALL"
+                f"FROM {_source(folder)} WHERE true {_no_probes(cursor, folder)} GROUP BY ALL ORDER BY ALL"
             ).fetchall()
         finally:
-            asked.close()
-        found: dict[tuple[str, str], JudgeScores] = {}
+            cursor.close()
+        tallies: dict[tuple[str, str], JudgeScores] = {}
         for judge, dimension, score, count in rows:
-            of = found.get((judge, dimension)) or JudgeScores(judge, dimension, {}, 0)
+            tally = tallies.get((judge, dimension)) or JudgeScores(judge, dimension, {}, 0)
             if score is None:
-                of = JudgeScores(judge, dimension, of.counts, count)
+                tally = JudgeScores(judge, dimension, tally.counts, count)
             else:
-                of.counts[score] = count
-            found[judge, dimension] = of
-        return list(found.values())
+                tally.counts[score] = count
+            tallies[judge, dimension] = tally
+        return list(tallies.values())
 
-    def judged(self, folder: Path, items: Sequence[str]) -> list[tuple[str, str, str, float]]:
+    def mean_scores(self, folder: Path, items: Sequence[str]) -> list[tuple[str, str, str, float]]:
         """Return item, dimension, judge and mean score for these items, where there is a score. Raises OSError."""
-        asked = self._cursor()
+        cursor = self._cursor()
         try:
-            return asked.execute(
+            return cursor.execute(
                 f"SELECT item_id, criterion_id, judge, avg(score) FROM {_source(folder)} "
-                f"WHERE item_id IN (SELECT unnest(?)) AND score IS NOT NULL {_plain(asked, folder)} GROUP BY ALL "
+                f"WHERE item_id IN (SELECT unnest(?)) AND score IS NOT NULL {_no_probes(cursor, folder)} GROUP BY ALL "
                 "ORDER BY ALL",
                 [list(items)],
             ).fetchall()
         finally:
-            asked.close()
+            cursor.close()
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
-            if self._made is None:
+            if self._connection is None:
                 self._spill = tempfile.TemporaryDirectory(prefix="dicast-browse-")
-                self._made = duckdb.connect(
+                self._connection = duckdb.connect(
                     ":memory:",
                     config={
                         "memory_limit": MEMORY, "threads": THREADS, "temp_directory": self._spill.name,
@@ -213,40 +213,40 @@ class Browser:
                         "lock_configuration": True,
                     },
                 )  # fmt: skip
-            return self._made.cursor()
+            return self._connection.cursor()
 
-    def _table(self, asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
+    def _items_table(self, cursor: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
         """Return the name of the table of a job's items, which is built if necessary."""
-        return self._kept(
-            asked, (*_mark(folder), "items", judge), lambda: _making(asked, folder, report, judge),
+        return self._cached_table(
+            cursor, (*_file_identity(folder), "items", judge), lambda: _select_items(cursor, folder, report, judge),
             [] if judge is None else [judge],
         )  # fmt: skip
 
-    def _found(self, asked: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
+    def _matching_items(self, cursor: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
         """Return the name of the table of the items with an argument that contains this text. All arguments are read
         to build it."""
-        only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
-        holds, given = _holding(text)
-        making = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE {holds} {only}"
-        given += [] if judge is None else [judge]
-        return self._kept(asked, (*_mark(folder), "found", text, judge), lambda: making, given)
+        only = _no_probes(cursor, folder) + ("" if judge is None else " AND judge = ?")
+        holds, parameters = _holding(text)
+        select = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE {holds} {only}"
+        parameters += [] if judge is None else [judge]
+        return self._cached_table(cursor, (*_file_identity(folder), "found", text, judge), lambda: select, parameters)
 
-    def _kept(
-        self, asked: duckdb.DuckDBPyConnection, key: tuple[Any, ...], making: Callable[[], str], given: list[Any]
+    def _cached_table(
+        self, cursor: duckdb.DuckDBPyConnection, key: tuple[Any, ...], select: Callable[[], str], parameters: list[Any]
     ) -> str:
         """Return the name of the cached table with this key, which is built if necessary."""
         with self._lock:
-            if key not in self._tables.known:
-                self._tables.made += 1
-                name = f"kept_{self._tables.made}"
-                asked.execute(f"CREATE TABLE {name} AS {making()}", given)
-                rows = asked.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
-                self._tables.known[key] = name, rows + 1
-                while len(self._tables.known) > 1 and self._tables.rows > ROWS_KEPT:
-                    _, (dropped, _) = self._tables.known.popitem(last=False)
-                    asked.execute(f"DROP TABLE {dropped}")
-            self._tables.known.move_to_end(key)
-            return self._tables.known[key][0]
+            if key not in self._tables.by_key:
+                self._tables.created += 1
+                name = f"kept_{self._tables.created}"
+                cursor.execute(f"CREATE TABLE {name} AS {select()}", parameters)
+                rows = cursor.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
+                self._tables.by_key[key] = name, rows + 1
+                while len(self._tables.by_key) > 1 and self._tables.rows > ROWS_KEPT:
+                    _, (dropped, _) = self._tables.by_key.popitem(last=False)
+                    cursor.execute(f"DROP TABLE {dropped}")
+            self._tables.by_key.move_to_end(key)
+            return self._tables.by_key[key][0]
 
 
 def _holding(text: str) -> tuple[str, list[str]]:
@@ -273,47 +273,51 @@ def _literal(char: str) -> str:
     return char if char.isalnum() or not char.isascii() else f"\\x{ord(char):02x}"
 
 
-def _mark(folder: Path) -> tuple[Any, ...]:
+def _file_identity(folder: Path) -> tuple[Any, ...]:
     """Return what identifies this version of the file; it differs once the job has been judged anew. Raises OSError."""
     stat = (folder / PARQUET).stat()
     return str(folder), stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _making(asked: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
+def _select_items(cursor: duckdb.DuckDBPyConnection, folder: Path, report: Report, judge: str | None) -> str:
     source = _source(folder)
-    only = _plain(asked, folder) + ("" if judge is None else " AND judge = ?")
+    only = _no_probes(cursor, folder) + ("" if judge is None else " AND judge = ?")
     columns, positions, spreads = [], [], []
     for at, dimension in enumerate(report.dimensions):
-        of = f"FILTER (criterion_id = {_text(dimension.id)})"
-        columns += [f"avg(mean) {of} AS m{at}", f"stddev_pop(mean) {of} AS s{at}", f"sum(n) {of} AS n{at}"]
+        condition = f"FILTER (criterion_id = {_text(dimension.id)})"
+        columns += [
+            f"avg(mean) {condition} AS m{at}",
+            f"stddev_pop(mean) {condition} AS s{at}",
+            f"sum(n) {condition} AS n{at}",
+        ]
         if not dimension.nominal:
             width = max(1, dimension.scale_max - dimension.scale_min)
             positions.append((f"(m{at} - {dimension.scale_min}) / {width}", dimension.weight))
             spreads.append(f"CASE WHEN j{at} > 1 THEN s{at} / {width} END")
-        columns.append(f"count(mean) {of} AS j{at}")
-    shown = ", ".join(
+        columns.append(f"count(mean) {condition} AS j{at}")
+    outputs = ", ".join(
         f"m{at}, CASE WHEN j{at} > 1 THEN s{at} END AS s{at}, coalesce(n{at}, 0)::BIGINT AS n{at}"
         for at in range(len(report.dimensions))
     )
     cells = (  # the replicates of a judge count as one opinion
         "SELECT item_id, criterion_id, judge, min(file_row_number) AS place, avg(score) AS mean, count(score) AS n, "
         f"count(*) - count(score) AS failed FROM {source} WHERE true {only} GROUP BY ALL"
-        if _repeats(asked, folder)
+        if _has_replicates(cursor, folder)
         else "SELECT item_id, criterion_id, judge, file_row_number AS place, score::DOUBLE AS mean, "
         f"(score IS NOT NULL)::INTEGER AS n, (score IS NULL)::INTEGER AS failed FROM {source} WHERE true {only}"
     )
     return (
         f"SELECT item_id, place, {_weighted(positions)} AS overall, "
-        f"list_avg([{', '.join(spreads) or 'NULL::DOUBLE'}]) AS disagreement, failed, {shown} FROM ("
+        f"list_avg([{', '.join(spreads) or 'NULL::DOUBLE'}]) AS disagreement, failed, {outputs} FROM ("
         f"SELECT item_id, min(place) AS place, sum(failed)::BIGINT AS failed, {', '.join(columns)} "
         f"FROM ({cells}) GROUP BY item_id)"
     )
 
 
-def _repeats(asked: duckdb.DuckDBPyConnection, folder: Path) -> bool:
+def _has_replicates(cursor: duckdb.DuckDBPyConnection, folder: Path) -> bool:
     """Return whether a judge has more than one opinion of an item and dimension."""
-    found = asked.execute(f"SELECT max(replicate) FROM {_source(folder)}").fetchall()[0][0]
-    return bool(found)
+    highest = cursor.execute(f"SELECT max(replicate) FROM {_source(folder)}").fetchall()[0][0]
+    return bool(highest)
 
 
 def _weighted(positions: Sequence[tuple[str, float]]) -> str:
@@ -324,31 +328,31 @@ def _weighted(positions: Sequence[tuple[str, float]]) -> str:
     return f"({total}) / nullif({weights}, 0)"
 
 
-def _conditions(wishes: ItemWishes, at: int | None, found: str | None) -> tuple[str, list[Any]]:
-    """Return the WHERE clause and its parameters. `found` names the table of the items that a search in the arguments
+def _conditions(query: ItemQuery, at: int | None, matches: str | None) -> tuple[str, list[Any]]:
+    """Return the WHERE clause and its parameters. `matches` names the table of the items that a search in the arguments
     matched."""
-    parts, given = [], list[Any]()
-    if found is not None:
-        parts.append(f"item_id IN (SELECT item_id FROM {found})")
-    elif wishes.search:
+    parts, parameters = [], list[Any]()
+    if matches is not None:
+        parts.append(f"item_id IN (SELECT item_id FROM {matches})")
+    elif query.search:
         parts.append("contains(lower(item_id), lower(?))")
-        given.append(wishes.search)
-    for bound, sign in ((wishes.least, ">="), (wishes.most, "<=")):
+        parameters.append(query.search)
+    for bound, sign in ((query.least, ">="), (query.most, "<=")):
         if bound is not None:
             parts.append(f"{'overall' if at is None else f'm{at}'} {sign} ?")
-            given.append(bound)
-    if wishes.failed:
+            parameters.append(bound)
+    if query.failed:
         parts.append("failed > 0")
-    return (f"WHERE {' AND '.join(parts)}" if parts else ""), given
+    return (f"WHERE {' AND '.join(parts)}" if parts else ""), parameters
 
 
-def _order(wishes: ItemWishes, at: int | None) -> str:
-    of = "overall" if wishes.sort == "score" else "disagreement"
+def _order(query: ItemQuery, at: int | None) -> str:
+    fallback = "overall" if query.sort == "score" else "disagreement"
     columns = {
         "place": "place", "item": "item_id", "overall": "overall", "disagreement": "disagreement", "failed": "failed",
-        "score": of if at is None else f"m{at}", "spread": of if at is None else f"s{at}",
+        "score": fallback if at is None else f"m{at}", "spread": fallback if at is None else f"s{at}",
     }  # fmt: skip
-    return f"{columns[wishes.sort]} {'DESC' if wishes.descending else 'ASC'} NULLS LAST, place"
+    return f"{columns[query.sort]} {'DESC' if query.descending else 'ASC'} NULLS LAST, place"
 
 
 def _row(row: Sequence[Any], dimensions: int) -> ItemRow:
@@ -363,9 +367,9 @@ def _source(folder: Path) -> str:
     return f"read_parquet({_text(path)}, file_row_number = true)"
 
 
-def _plain(asked: duckdb.DuckDBPyConnection, folder: Path) -> str:
+def _no_probes(cursor: duckdb.DuckDBPyConnection, folder: Path) -> str:
     """Return the condition that excludes opinions on variants of items (probes), if the file has any."""
-    columns = asked.execute(f"DESCRIBE SELECT * FROM {_source(folder)}").fetchall()
+    columns = cursor.execute(f"DESCRIBE SELECT * FROM {_source(folder)}").fetchall()
     return "AND probe IS NULL" if any(column[0] == "probe" for column in columns) else ""
 
 

@@ -29,21 +29,21 @@ class ResultsAway(DicastError, LookupError):
 def results_root(report: Report, results_dir: str | Path) -> Path:
     """Return the folder that contains this report's job folder: the one its writer named, or else `results_dir`.
     Raises `ResultsAway`."""
-    looked = []
+    tried = []
     for root in dict.fromkeys([Path(report.files.directory).parent, Path(results_dir).resolve()]):
         try:
-            found = read_report(root, report.job_id)
+            stored = read_report(root, report.job_id)
         except NoResults:
-            looked.append(str(root))
+            tried.append(str(root))
         except (OSError, ValidationError) as error:
-            looked.append(f"{root} ({type(error).__name__})")
+            tried.append(f"{root} ({type(error).__name__})")
         else:
-            if (found.started, found.finished) == (report.started, report.finished):
+            if (stored.started, stored.finished) == (report.started, report.finished):
                 return root
-            looked.append(f"{root} (another job's)")
+            tried.append(f"{root} (another job's)")
     raise ResultsAway(
         f"the files of job {report.job_id} cannot be seen from here: its worker wrote them to "
-        f"{report.files.directory}; looked in {', '.join(looked)}"
+        f"{report.files.directory}; looked in {', '.join(tried)}"
     )
 
 

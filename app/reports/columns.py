@@ -46,12 +46,12 @@ def _flat(table: pa.Table) -> pa.Table:
     return table.rename_columns([name.removeprefix("usage.") for name in table.column_names])
 
 
-def _said(table: pa.Table) -> pa.Table:
+def _with_defaults(table: pa.Table) -> pa.Table:
     """Fill in the values that opinions write to JSON only where they are true."""
     at = table.column_names.index("not_needed")
-    told = table.column(at)
+    flags = table.column(at)
     # False where nothing is told. `fill_null` would do, but makes a scalar, and for that pyarrow loads pandas.
-    return table.set_column(at, table.schema.field(at), pc.and_kleene(told.is_valid(), told))
+    return table.set_column(at, table.schema.field(at), pc.and_kleene(flags.is_valid(), flags))
 
 
 COLUMNS: pa.Schema = _flat(pa.Table.from_batches([], _LINES)).schema  # `empty_table` would load pandas
@@ -109,5 +109,5 @@ class Columns:
             read_options=pa.json.ReadOptions(use_threads=False, block_size=self._bytes + 1),
             parse_options=pa.json.ParseOptions(explicit_schema=self._lines_schema, unexpected_field_behavior="error"),
         )
-        self._writer.write_table(_said(_flat(table)))
+        self._writer.write_table(_with_defaults(_flat(table)))
         self._lines, self._bytes = [], 0

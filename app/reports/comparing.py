@@ -32,7 +32,7 @@ def compare_jobs(
         from dicast.app.assessment import runs  # noqa: PLC0415  (takes long to load)
     except ImportError as error:
         raise NoLibraries(MISSING) from error
-    problems = runs.differing(first[1], second[1])
+    problems = runs.incompatibilities(first[1], second[1])
     common = {d.id for d in first[1].dimensions} & {d.id for d in second[1].dimensions}
     if not common:
         raise RunsDiffer("the runs have no dimension in common")
@@ -47,27 +47,30 @@ def compare_jobs(
     shifts, moved = runs.shifts(_frame(first[0], ordered), _frame(second[0], ordered), most)
     if not shifts:
         raise RunsDiffer("no judge has scored the same item in the same dimension in both runs")
-    said = [_arguments(folder, moved) for folder, _ in (first, second)]
+    arguments = [_arguments(folder, moved) for folder, _ in (first, second)]
     return RunsCompared(
         first=first[1].job_id,
         second=second[1].job_id,
         shifts=shifts,
         moved=[
             item.model_copy(
-                update={"first_argument": said[0].get(_key(item), ""), "second_argument": said[1].get(_key(item), "")}
+                update={
+                    "first_argument": arguments[0].get(_key(item), ""),
+                    "second_argument": arguments[1].get(_key(item), ""),
+                }
             )
             for item in moved
         ],
         forced=problems,
-        spared=_spared(shifts, [first[1], second[1]]),
+        spared=_partly_asked(shifts, [first[1], second[1]]),
     )
 
 
-def _spared(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str]:
+def _partly_asked(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str]:
     """Return the judges who were not asked about all items, as `judge (dimension)`."""
     seldom = {
-        (of.dimension.id, cell.judge)
-        for report in reports for of in report.by_dimension for cell in of.by_judge if cell.spared
+        (row.dimension.id, cell.judge)
+        for report in reports for row in report.by_dimension for cell in row.by_judge if cell.spared
     }  # fmt: skip
     return [f"{shift.judge} ({shift.dimension})" for shift in shifts if (shift.dimension, shift.judge) in seldom]
 
@@ -75,9 +78,9 @@ def _spared(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str
 def _frame(folder: Path, dimensions: Set[str]) -> Any:
     import pyarrow.parquet as pq  # noqa: PLC0415  (takes long to load)
 
-    wanted = [("criterion_id", "in", dimensions)]
+    filters = [("criterion_id", "in", dimensions)]
     return (
-        pq.read_table(folder / PARQUET, columns=list(NAMES), filters=wanted)
+        pq.read_table(folder / PARQUET, columns=list(NAMES), filters=filters)
         .rename_columns(list(NAMES.values()))
         .to_pandas()
     )
@@ -94,6 +97,6 @@ def _arguments(folder: Path, moved: Sequence[MovedItem]) -> dict[tuple[str, str,
     if not moved:
         return {}
     columns = ["item_id", "criterion_id", "judge", "argument"]
-    wanted = ds.field("item_id").isin([item.item_id for item in moved]) & (ds.field("replicate") == 0)
-    rows = ds.dataset(folder / PARQUET).to_table(columns=columns, filter=wanted).to_pylist()
+    condition = ds.field("item_id").isin([item.item_id for item in moved]) & (ds.field("replicate") == 0)
+    rows = ds.dataset(folder / PARQUET).to_table(columns=columns, filter=condition).to_pylist()
     return {(row["item_id"], row["criterion_id"], row["judge"]): row["argument"] for row in rows}

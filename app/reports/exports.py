@@ -49,13 +49,13 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
 
 def _write_csv(file: IO[bytes], opinions: Iterable[Opinion], keep: Sequence[str]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    kept = dict(zip(kept_columns(keep), keep, strict=True))
-    rows = csv.DictWriter(text, [*COLUMNS.names, *kept], quoting=csv.QUOTE_ALL)
+    metadata_columns = dict(zip(kept_columns(keep), keep, strict=True))
+    rows = csv.DictWriter(text, [*COLUMNS.names, *metadata_columns], quoting=csv.QUOTE_ALL)
     rows.writeheader()
     for opinion in opinions:
         row = {**dict(opinion), **dict(opinion.usage)}
         del row["usage"], row["metadata"]
-        row |= {column: as_text(opinion.metadata.get(name)) for column, name in kept.items()}
+        row |= {column: as_text(opinion.metadata.get(name)) for column, name in metadata_columns.items()}
         row["cited_evidence"] = orjson.dumps(opinion.cited_evidence).decode()
         row["answers"] = None if opinion.answers is None else orjson.dumps(opinion.answers).decode()
         rows.writerow({k: cell(v) if isinstance(v, str) else v for k, v in row.items()})

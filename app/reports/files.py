@@ -136,7 +136,7 @@ def write_kept_page(
     folder = own_folder(results_dir, job_id, incarnation)
     make_folder(folder)
     with writing(folder):
-        _check_place(folder, job_id, run)
+        _require_run(folder, job_id, run)
         write_page(results_dir, job_id, incarnation, lane, page, opinions, errors)
 
 
@@ -176,19 +176,19 @@ def finish(
     make_folder(folder)
     parts = _parts(folder, incarnation)
     # Read after listing the parts: they are removed only once the report is there.
-    report, damaged = _finished(folder, summary), list[Path]()
+    report, damaged = _finished_report(folder, summary), list[Path]()
     if report is None:
         pages = _Pages(parts, salvage, {(a.name, d.id) for a in summary.agents for d in summary.dimensions})
         try:
             report = _join(folder, pages, summary, run)
         except (FileNotFoundError, ResultsMismatch):  # another has removed the parts, or the run is over
-            report = _finished(folder, summary)
+            report = _finished_report(folder, summary)
             if report is None:
-                _check_place(folder, summary.job_id, run)
+                _require_run(folder, summary.job_id, run)
                 raise
         damaged = pages.damaged
     with writing(folder):
-        _check_place(folder, summary.job_id, run)
+        _require_run(folder, summary.job_id, run)
         _keep_damaged(folder, damaged)
         _clean(folder)
     return report
@@ -215,15 +215,15 @@ def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool])
         earlier = folder / _EARLIER
         earlier.mkdir(exist_ok=True)
         with replacing(earlier / _OPINIONS) as opinions, replacing(earlier / _ERRORS) as errors:
-            seen = set()
+            newer_units = set()
             for page in pages:
                 for _, line in page.opinions:
-                    seen.add(_unit(line))
+                    newer_units.add(_unit_key(line))
                     opinions.write(line)
                 errors.writelines(line for _, line in page.errors)
             for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
                 with contextlib.suppress(FileNotFoundError), (earlier / name).open("rb") as file:
-                    out.writelines(line for line in file if _unit(line) not in seen)
+                    out.writelines(line for line in file if _unit_key(line) not in newer_units)
         for name in (_OPINIONS, _ERRORS):  # of a report that was not written to its end
             (folder / name).unlink(missing_ok=True)
         _keep_damaged(folder, pages.damaged)
@@ -233,25 +233,25 @@ def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool])
         _remove(aside)
 
 
-def _check_place(folder: Path, job_id: str, run: int) -> None:
+def _require_run(folder: Path, job_id: str, run: int) -> None:
     """Raise `RunChanged` if a later run of the job has begun: its pages and its report must not be touched."""
     if run_of(folder) > run:
         raise RunChanged(job_id, folder)
 
 
 @contextlib.contextmanager
-def changing(folder: Path, known: Report) -> Iterator[None]:
+def changing(folder: Path, expected: Report) -> Iterator[None]:
     """Hold the lock of an ended job's folder while its files are changed.
 
-    Raises `RunChanged` or `ReportChanged` unless the report in the folder is `known`, the one that the caller has
+    Raises `RunChanged` or `ReportChanged` unless the report in the folder is `expected`, the one that the caller has
     read; OSError.
     """
     if not folder.is_dir():
-        raise RunChanged(known.job_id, folder)
+        raise RunChanged(expected.job_id, folder)
     with writing(folder):
-        there = check_run(folder, known)
-        if to_json(there) != to_json(known):
-            raise ReportChanged(known.job_id)
+        there = check_run(folder, expected)
+        if to_json(there) != to_json(expected):
+            raise ReportChanged(expected.job_id)
         yield
 
 
@@ -283,9 +283,9 @@ def _run(report: Report) -> tuple[object, ...]:
     return report.job_id, report.started, report.finished
 
 
-def keep_report(folder: Path, known: Report, report: Report) -> Report:
-    """Replace the report `known`, and return the new one. Raises what `changing` does."""
-    with changing(folder, known):
+def keep_report(folder: Path, expected: Report, report: Report) -> Report:
+    """Replace the report `expected`, and return the new one. Raises what `changing` does."""
+    with changing(folder, expected):
         write_report_file(folder, report)
     return report
 
@@ -333,12 +333,12 @@ def _part_name(lane: str, page: int) -> str:
 
 
 def _parts(folder: Path, incarnation: str) -> list[_Part]:
-    found = []
+    parts = []
     for path in (folder / PARTS / incarnation).glob("*.jsonl"):
-        if named := _PART.fullmatch(path.name):
-            lane = unquote(named[2])
-            found.append(_Part(int(named[1]), len(lane), lane, path))
-    return sorted(found)
+        if match := _PART.fullmatch(path.name):
+            lane = unquote(match[2])
+            parts.append(_Part(int(match[1]), len(lane), lane, path))
+    return sorted(parts)
 
 
 class _Page(NamedTuple):
@@ -353,37 +353,40 @@ class _Pages:
     """Iterates over the pages of a job. Iteration raises `DamagedPage`.
 
     With `salvage`, it skips instead what cannot be read, opinions of judges and dimensions that the job does not have
-    (`voices` has those it has, if known), and units that occurred before. `damaged` collects the files of which
-    something was skipped.
+    (`judge_dimensions` has those it has, if known), and units that occurred before. `damaged` collects the
+    files of which something was skipped.
     """
 
     parts: list[_Part]
     salvage: bool
-    voices: Collection[tuple[str, str]] | None = None
+    judge_dimensions: Collection[tuple[str, str]] | None = None
     damaged: list[Path] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[_Page]:
-        seen: set[tuple[str, str, str, int, str | None]] = set()
+        seen_units: set[tuple[str, str, str, int, str | None]] = set()
         for part in self.parts:
             page, trouble = _read_part(part.path)
-            unknown = [o.judge for o, _ in page.opinions if not self.knows(o)]
+            unknown = [o.judge for o, _ in page.opinions if not self.expects(o)]
             if unknown and not trouble:
                 trouble = f"it tells of {unknown[0]!r} and others, which are not of this job"
             if trouble and not self.salvage:
                 raise DamagedPage(f"{part.path} does not hold a page of the job's results: {trouble}")
             if self.salvage:
-                found = page.opinions
-                page = _Page([(o, line) for o, line in found if self.knows(o) and _unit(line) not in seen], page.errors)
+                all_opinions = page.opinions
+                page = _Page(
+                    [(o, line) for o, line in all_opinions if self.expects(o) and _unit_key(line) not in seen_units],
+                    page.errors,
+                )
                 if trouble:  # errors come last: that of a unit without a score may be missing
                     page = _Page([(o, line) for o, line in page.opinions if o.score is not None], [])
-                seen |= {_unit(line) for _, line in page.opinions}
-                if trouble or len(page.opinions) < len(found):
+                seen_units |= {_unit_key(line) for _, line in page.opinions}
+                if trouble or len(page.opinions) < len(all_opinions):
                     self.damaged.append(part.path)
             yield page
 
-    def knows(self, opinion: Opinion) -> bool:
+    def expects(self, opinion: Opinion) -> bool:
         """Return whether the job has this opinion's judge and dimension."""
-        return self.voices is None or (opinion.judge, opinion.criterion_id) in self.voices
+        return self.judge_dimensions is None or (opinion.judge, opinion.criterion_id) in self.judge_dimensions
 
 
 def _read_part(path: Path) -> tuple[_Page, str]:
@@ -450,7 +453,7 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
             names = [_OPINIONS, _ERRORS, _PARQUET, *([PROBES] if variant_probes(summary.probes) else [])]
             opinions, errors, *tables = outs = [written.enter_context(replacing(folder / name)) for name in names]
             with contextlib.ExitStack() as closed:
-                columns = _Sorted(*(closed.enter_context(Columns(table, summary.keep)) for table in tables))
+                columns = _ColumnWriters(*(closed.enter_context(Columns(table, summary.keep)) for table in tables))
                 for page in pages:
                     _add_page(page, builder, opinions, errors, columns)
                 if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():
@@ -465,13 +468,13 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
                 out.flush()
                 os.fsync(out.fileno())
             lock.enter_context(writing(folder))
-            _check_place(folder, summary.job_id, run)
+            _require_run(folder, summary.job_id, run)
         write_report_file(folder, report)
     return report
 
 
 def _add_page(
-    page: _Page, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
+    page: _Page, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _ColumnWriters
 ) -> None:  # fmt: skip
     for opinion, line in page.opinions:
         builder.add_opinion(opinion)
@@ -483,7 +486,7 @@ def _add_page(
 
 
 @dataclass(frozen=True, slots=True)
-class _Sorted:
+class _ColumnWriters:
     """Writes opinions on items and opinions on variants to separate tables, so that nobody counts the latter by
     mistake."""
 
@@ -498,20 +501,20 @@ class _Sorted:
 
 
 def _add_earlier(
-    folder: Path, pages: _Pages, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _Sorted
+    folder: Path, pages: _Pages, builder: ReportBuilder, opinions: IO[bytes], errors: IO[bytes], columns: _ColumnWriters
 ) -> None:
     """Add the earlier results of a resumed job for the units that were not judged again before the job was
     cancelled."""
-    again = _Pages(pages.parts, pages.salvage, pages.voices)
-    seen = {_unit(line) for page in again for _, line in page.opinions}
+    second_pass = _Pages(pages.parts, pages.salvage, pages.judge_dimensions)
+    rejudged = {_unit_key(line) for page in second_pass for _, line in page.opinions}
     for name, out in ((_OPINIONS, opinions), (_ERRORS, errors)):
         with (folder / _EARLIER / name).open("rb") as file:
             for line in file:
-                if _unit(line) in seen:
+                if _unit_key(line) in rejudged:
                     continue
                 if name == _OPINIONS:
                     opinion = Opinion.model_validate_json(line)
-                    if not pages.knows(opinion):
+                    if not pages.expects(opinion):
                         continue
                     builder.add_opinion(opinion)
                     columns.add(opinion, line)
@@ -520,7 +523,7 @@ def _add_earlier(
                 out.write(line)
 
 
-def _unit(line: bytes) -> tuple[str, str, str, int, str | None]:
+def _unit_key(line: bytes) -> tuple[str, str, str, int, str | None]:
     fields = orjson.loads(line)
     return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"], fields.get("probe")
 
@@ -532,7 +535,7 @@ def _read_report(folder: Path) -> Report | None:
         return None
 
 
-def _finished(folder: Path, summary: ReportHeader) -> Report | None:
+def _finished_report(folder: Path, summary: ReportHeader) -> Report | None:
     """Return the report of this very run, None if there is none. A report with another start belongs to an earlier
     job with the same id, and is going to be replaced. If the run was given up when its files were complete, its report
     is updated to say so."""

@@ -27,7 +27,7 @@ MOST_OPINIONS = 300_000
 MOST_CELLS = 200
 """(Judges + groupings) x dimensions: each cell takes up to half a second, and up to some 40 kB of the report."""
 MOST_SECONDS = 240.0
-SAID_CHARS = 300
+MESSAGE_CHARS = 300
 NICENESS = 10
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -40,11 +40,11 @@ _CHANGED_MEANWHILE = 3
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _RatingsRequest:
     """The request on the process's standard input: the ratings to be stored, and the report that they are for."""
 
     change: RatingsChange
-    known: Report
+    report: Report
 
 
 def keep_computed(folder: Path, report: Report) -> Report:
@@ -52,13 +52,13 @@ def keep_computed(folder: Path, report: Report) -> Report:
     reason why there are none. Blocks for at most about `MOST_SECONDS`. Raises `RunChanged`, and OSError where the
     report cannot be written."""
     report = check_run(folder, report)  # read again: ratings may have been added
-    if _waits(report) and (reason := _unasked(report)) is not None:
+    if _is_waiting(report) and (reason := _reason_to_defer(report)) is not None:
         report = _without(folder, report, reason)
-    if not _waits(report) and not _wants_panel(report):
+    if not _is_waiting(report) and not _wants_panel(report):
         return report
     trouble = _in_own_process(folder)
     report = check_run(folder, report)
-    return _without(folder, report, trouble or "they are not there") if _waits(report) else report
+    return _without(folder, report, trouble or "they are not there") if _is_waiting(report) else report
 
 
 def keep_ratings(
@@ -73,11 +73,11 @@ def keep_ratings(
     for _ in range(TRIES):
         change = change_of(report)
         rated = report.model_copy(update={"rated": bool(change.ratings)})
-        if change.added and (reason := _unasked(rated)) is not None:
+        if change.added and (reason := _reason_to_defer(rated)) is not None:
             return report, reason
-        wanted = TypeAdapter(_Wanted).dump_json(_Wanted(change, report))
+        request = TypeAdapter(_RatingsRequest).dump_json(_RatingsRequest(change, report))
         try:
-            trouble = _in_own_process(folder, wanted)
+            trouble = _in_own_process(folder, request)
         except ReportChanged:
             report = check_run(folder, report)
             continue
@@ -85,7 +85,7 @@ def keep_ratings(
     raise ReportChanged(report.job_id)
 
 
-def _waits(report: Report) -> bool:
+def _is_waiting(report: Report) -> bool:
     return report.statistics is not None and report.statistics.state == "waiting"
 
 
@@ -93,7 +93,7 @@ def _wants_panel(report: Report) -> bool:
     return report.panelled and report.panel_parquet is None and report.scored > 0
 
 
-def _unasked(report: Report) -> str | None:
+def _reason_to_defer(report: Report) -> str | None:
     """Return why the statistics are computed only on demand, None if they are computed now."""
     if report.scored == 0:
         return "there is no score"
@@ -108,28 +108,35 @@ def _unasked(report: Report) -> str | None:
 
 def _without(folder: Path, report: Report, reason: str) -> Report:
     waiting = report.statistics or JobStatistics(state="waiting")
-    told = f"{reason}; `dicast report {report.job_id}` computes them" if report.scored else reason
-    return keep(folder, report, waiting.model_copy(update={"state": "left out", "reason": told}))
+    explanation = f"{reason}; `dicast report {report.job_id}` computes them" if report.scored else reason
+    return keep(folder, report, waiting.model_copy(update={"state": "left out", "reason": explanation}))
 
 
-def _in_own_process(folder: Path, wanted: bytes = b"") -> str | None:
+def _in_own_process(folder: Path, request: bytes = b"") -> str | None:
     """Run the computation in a process of its own. Return what went wrong, None if nothing did. Raises
-    `ReportChanged`, but only with `wanted`."""
-    command = [sys.executable, "-P", "-m", "dicast.app.reports.finishing", str(folder), *([_RATINGS] if wanted else [])]
+    `ReportChanged`, but only with a `request`."""
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "dicast.app.reports.finishing",
+        str(folder),
+        *([_RATINGS] if request else []),
+    ]
     environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(Path(__file__).parents[3])}
     try:
-        done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
-            command, env=environ, input=wanted, capture_output=True, timeout=MOST_SECONDS,
+        process = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
+            command, env=environ, input=request, capture_output=True, timeout=MOST_SECONDS,
             check=False, start_new_session=True,  # Ctrl-C in the worker must not end it
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"they took longer than {MOST_SECONDS:.0f} s"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return None
-    if wanted and done.returncode == _CHANGED_MEANWHILE:
+    if request and process.returncode == _CHANGED_MEANWHILE:
         raise ReportChanged(folder.name)
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return (lines or [f"their process ended with {done.returncode}"])[-1][:SAID_CHARS]
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    return (lines or [f"their process ended with {process.returncode}"])[-1][:MESSAGE_CHARS]
 
 
 def main() -> int:
@@ -139,8 +146,8 @@ def main() -> int:
     folder = Path(sys.argv[1])
     try:
         if sys.argv[2:] == [_RATINGS]:
-            wanted = TypeAdapter(_Wanted).validate_json(sys.stdin.buffer.read())
-            keep_evaluated(folder, wanted.known, evaluated(folder, wanted.known, wanted.change), wanted.change)
+            request = TypeAdapter(_RatingsRequest).validate_json(sys.stdin.buffer.read())
+            keep_evaluated(folder, request.report, evaluated(folder, request.report, request.change), request.change)
         else:
             _finish(folder)
     except ReportChanged as error:
@@ -157,15 +164,15 @@ def _finish(folder: Path) -> None:
     try."""
     from dicast.app.reports.panel import keep_panel  # noqa: PLC0415  (takes long to load)
 
-    for left in reversed(range(TRIES)):
-        known = Report.model_validate_json((folder / REPORT).read_bytes())
+    for retries_left in reversed(range(TRIES)):
+        report = Report.model_validate_json((folder / REPORT).read_bytes())
         try:
-            if _wants_panel(known):
-                known = keep_panel(folder, known, learn_panels(folder, known))
-            if _waits(known):
-                keep_evaluated(folder, known, evaluated(folder, known))
+            if _wants_panel(report):
+                report = keep_panel(folder, report, learn_panels(folder, report))
+            if _is_waiting(report):
+                keep_evaluated(folder, report, evaluated(folder, report))
         except ReportChanged:
-            if not left:
+            if not retries_left:
                 raise
         else:
             return

@@ -128,8 +128,8 @@ def _lock(lock: IO[bytes], folder: Path, until: float) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                told = f"another process has been writing here for {LOCK_WAIT_S:.0f} s"
-                raise OSError(errno.EBUSY, told, str(folder)) from None
+                message = f"another process has been writing here for {LOCK_WAIT_S:.0f} s"
+                raise OSError(errno.EBUSY, message, str(folder)) from None
             time.sleep(LOCK_LOOK_S)
         except OSError as error:
             if error.errno in _NO_LOCKS:
@@ -161,13 +161,13 @@ def mark_run(folder: Path, run: int) -> None:
         file.write(str(run).encode())
 
 
-def _set_aside(folder: Path, there: str) -> Path | None:
+def _set_aside(folder: Path, incarnation: str) -> Path | None:
     """Move the folder aside if it still belongs to this incarnation. Return its new path, None if another process was
     faster."""
     with writing(folder):
-        if _incarnation_of(folder) != there:
+        if _incarnation_of(folder) != incarnation:
             return None
-        aside = folder.rename(_aside(folder, there))
+        aside = folder.rename(_aside(folder, incarnation))
     sync_folder(folder.parent)
     return aside
 
@@ -176,16 +176,16 @@ def remove(results_dir: str | Path, job_id: str, unwanted: Callable[[], bool]) -
     """Remove the folder of the latest job of an id, if it is `unwanted` once the lock is held. Return whether it was
     removed. Raises ValueError for an invalid job id, OSError."""
     folder = job_folder(results_dir, job_id)
-    for left in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # left by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in folder.parent.glob(f"{folder.name}~*{_DELETED}"):  # left by a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         with writing(folder):
             if not unwanted():
                 return False
-            gone = folder.rename(folder.with_name(f"{folder.name}~{uuid.uuid4().hex}{_DELETED}"))
+            renamed = folder.rename(folder.with_name(f"{folder.name}~{uuid.uuid4().hex}{_DELETED}"))
     except FileNotFoundError:
         return False
-    shutil.rmtree(gone)
+    shutil.rmtree(renamed)
     return True
 
 
@@ -213,10 +213,10 @@ def _is_unnamed(incarnation: str) -> bool:
     return incarnation.startswith(_UNNAMED)
 
 
-def _aside(folder: Path, there: str) -> Path:
+def _aside(folder: Path, incarnation: str) -> Path:
     """Return the path to which an incarnation's folder is set aside. If that path is taken, another process has set
     the folder aside already."""
-    return folder.with_name(f"{folder.name}~{there}")
+    return folder.with_name(f"{folder.name}~{incarnation}")
 
 
 def _mark(folder: Path, incarnation: str) -> None:

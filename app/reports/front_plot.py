@@ -10,7 +10,7 @@ from dicast.app.domain.findings import PanelFront
 from dicast.app.domain.printable import printable
 from dicast.app.reports.assessing import MISSING, NoLibraries
 from dicast.app.reports.durable import replacing
-from dicast.app.reports.findings_table import named
+from dicast.app.reports.findings_table import panel_name
 from dicast.errors import DicastError
 
 FORMATS = (".svg", ".png")
@@ -31,8 +31,8 @@ def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
     """
     if out.suffix.lower() not in FORMATS:
         raise NoPlot(f"--plot: the file must end in {', '.join(FORMATS)}, got {out.name[:80]!r}")
-    shown = [front for front in fronts if front.tried]
-    if not shown:
+    plotted = [front for front in fronts if front.tried]
+    if not plotted:
         raise NoPlot(f"--plot: there is no panel to show, because {fronts[0].reason}")
     try:
         from matplotlib import rc_context  # noqa: PLC0415
@@ -41,8 +41,8 @@ def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
         raise NoLibraries(MISSING) from error
     kind = out.suffix[1:].lower()
     with rc_context({"svg.hashsalt": "dicast", "font.size": 9}):
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN * len(shown)), layout="constrained")
-        for front, axis in zip(shown, figure.subplots(len(shown), squeeze=False)[:, 0], strict=True):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN * len(plotted)), layout="constrained")
+        for front, axis in zip(plotted, figure.subplots(len(plotted), squeeze=False)[:, 0], strict=True):
             _draw(front, axis, unit)
         with replacing(out, private=False) as file:
             figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
@@ -51,17 +51,17 @@ def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
 def _draw(front: PanelFront, axis: Any, unit: str) -> None:
     costs, apparent = zip(*front.tried, strict=True)
     axis.scatter(costs, apparent, s=12, color="0.78", label="tried (as seen by the items that choose)", zorder=1)
-    known = [option for option in front.front if option.agreement.is_known]
-    if known:
-        values = [option.agreement.value or 0.0 for option in known]
-        below = [value - (option.agreement.low or 0.0) for value, option in zip(values, known, strict=True)]
-        above = [(option.agreement.high or 0.0) - value for value, option in zip(values, known, strict=True)]
-        places = [option.cost for option in known]
+    measured = [option for option in front.front if option.agreement.is_known]
+    if measured:
+        values = [option.agreement.value or 0.0 for option in measured]
+        below = [value - (option.agreement.low or 0.0) for value, option in zip(values, measured, strict=True)]
+        above = [(option.agreement.high or 0.0) - value for value, option in zip(values, measured, strict=True)]
+        places = [option.cost for option in measured]
         label = "not beaten by a cheaper one (on other items, 95 %)"
         axis.errorbar(places, values, yerr=[below, above], fmt="o-", color="tab:blue", capsize=3, label=label, zorder=3)
-        for option, place, value in zip(known, places, values, strict=True):
+        for option, place, value in zip(measured, places, values, strict=True):
             axis.annotate(
-                printable(named(option), MOST_NAMED).replace("$", r"\$"), (place, value), xytext=(5, -12),
+                printable(panel_name(option), MOST_NAMED).replace("$", r"\$"), (place, value), xytext=(5, -12),
                 textcoords="offset points", fontsize=8,
             )  # fmt: skip
     if front.person.is_known:

@@ -14,7 +14,7 @@ from dicast.app.domain.printable import cell, printable
 from dicast.app.domain.report import Report
 from dicast.app.reports.durable import replacing
 
-TOLD_CHARS = 1_000
+TEXT_CHARS = 1_000
 WORDS = {True: "passed", False: "failed", None: "cannot be told"}
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
 
@@ -54,8 +54,8 @@ def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[s
         last, least = row.item_id, gate.fail_under.get(row.criterion_id)
         score = row.calibrated if gate.calibrated else row.score
         if least is not None and (score is None or score < least):
-            given = "has no score" if score is None else f"has {score:.2f}"
-            wrong.append(f"{row.criterion_id} {given}; at least {least:g}")
+            finding = "has no score" if score is None else f"has {score:.2f}"
+            wrong.append(f"{row.criterion_id} {finding}; at least {least:g}")
     if last is not None:
         yield last, wrong
 
@@ -63,16 +63,18 @@ def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[s
 def markdown(verdict: GateVerdict, report: Report) -> str:
     """Return a summary for a pull request: the verdict, the checks, and the means."""
     head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
-    lines = [f"### Job {_plain(report.job_id)} {head[verdict.passed]}", ""]
+    lines = [f"### Job {_escaped(report.job_id)} {head[verdict.passed]}", ""]
     counts = f"{report.scored:,} of {report.units:,} units have a score"
     lines += [f"{counts}, {report.calls:,} calls, {report.input_tokens + report.output_tokens:,} tokens.", ""]
     lines += ["| check | | |", "|---|---|---|"]
-    lines += [f"| {_plain(c.name)} | {WORDS[c.passed]} | {_plain(c.told, TOLD_CHARS)} |" for c in verdict.checks]
+    lines += [f"| {_escaped(c.name)} | {WORDS[c.passed]} | {_escaped(c.told, TEXT_CHARS)} |" for c in verdict.checks]
     lines += ["", "| dimension | mean | scale | failed |", "|---|--:|--:|--:|"]
-    for of in report.by_dimension[:50]:
-        mean = "–" if of.scores.mean is None else f"{of.scores.mean:.2f}"
-        scale = f"{of.dimension.scale_min}–{of.dimension.scale_max}"
-        lines.append(f"| {_plain(of.dimension.name or of.dimension.id)} | {mean} | {scale} | {of.scores.failures:,} |")
+    for row in report.by_dimension[:50]:
+        mean = "–" if row.scores.mean is None else f"{row.scores.mean:.2f}"
+        scale = f"{row.dimension.scale_min}–{row.dimension.scale_max}"
+        lines.append(
+            f"| {_escaped(row.dimension.name or row.dimension.id)} | {mean} | {scale} | {row.scores.failures:,} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -92,14 +94,16 @@ def write_csv(verdict: GateVerdict, out: Path) -> None:
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(printable(text, TOLD_CHARS))
+    return quoteattr(printable(text, TEXT_CHARS))
 
 
 def _case(check: Check, job_id: str) -> bytes:
-    told = _attribute(check.told)
-    inner = {True: "", False: f"<failure message={told}/>", None: f"<error message={told}/>"}[check.passed]
-    said = f"<system-out>{escape(printable(check.told, TOLD_CHARS))}</system-out>"
-    return f"<testcase classname={_attribute(job_id)} name={_attribute(check.name)}>{inner}{said}</testcase>\n".encode()
+    message = _attribute(check.told)
+    inner = {True: "", False: f"<failure message={message}/>", None: f"<error message={message}/>"}[check.passed]
+    output = f"<system-out>{escape(printable(check.told, TEXT_CHARS))}</system-out>"
+    return (
+        f"<testcase classname={_attribute(job_id)} name={_attribute(check.name)}>{inner}{output}</testcase>\n".encode()
+    )
 
 
 def _item_case(item: str, wrong: list[str], job_id: str) -> bytes:
@@ -107,6 +111,6 @@ def _item_case(item: str, wrong: list[str], job_id: str) -> bytes:
     return f"<testcase classname={_attribute(job_id)} name={_attribute(item)}>{inner}</testcase>\n".encode()
 
 
-def _plain(text: str, limit: int = 200) -> str:
+def _escaped(text: str, limit: int = 200) -> str:
     """Escape everything that has a meaning in Markdown."""
     return _MARKUP.sub(r"\\\1", printable(text, limit))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dicast.app.domain.calibrated import fits_of
-from dicast.app.domain.calibration import describe_differences as parts_told
+from dicast.app.domain.calibration import describe_differences as parts_text
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.gate import LEVEL, Check, GateVerdict, JobGate
 from dicast.app.domain.report import Report, ReportDimension
@@ -28,14 +28,14 @@ class FinishedRun:
 class _Scores:
     """The panel's scores by dimension and item, and the clusters of the items."""
 
-    of: dict[str, dict[str, float]]
+    values: dict[str, dict[str, float]]
     clusters: dict[str, int] | None
 
     def cluster(self, items: list[str]) -> list[int] | None:
         return None if self.clusters is None else [self.clusters[item] for item in items]
 
 
-def judged(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None) -> GateVerdict:
+def gate_verdict(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None) -> GateVerdict:
     """Check the run against the gate; `baseline` is the job that the run must not be worse than. Raises ValueError if
     a threshold names no dimension of the job, `NoLibraries` if an interval or p-value is needed, OSError."""
     report = run.report
@@ -47,8 +47,8 @@ def judged(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None)
 def _checks(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None) -> Iterator[Check]:
     report = run.report
     if report.status != "completed":
-        told = f"the job was cancelled, and {report.missing:,} of its {report.units:,} units were never judged"
-        yield Check(name="complete", kind="complete", passed=None, told=told)
+        text = f"the job was cancelled, and {report.missing:,} of its {report.units:,} units were never judged"
+        yield Check(name="complete", kind="complete", passed=None, told=text)
     if gate.max_errors is not None:
         yield _errors(report, gate.max_errors)
     stale = list(_calibration(report)) if gate.calibrated else []
@@ -67,27 +67,27 @@ def _checks(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None) -> It
 
 
 def _errors(report: Report, most: float) -> Check:
-    asked = report.units - report.missing
-    share = report.failed / asked if asked else 0.0
-    told = f"{report.failed:,} of {asked:,} units have no score ({share:.2%}; at most {most:.2%})"
-    return Check(name="errors", kind="max_errors", passed=share <= most, value=share, bound=most, told=told)
+    judged = report.units - report.missing
+    share = report.failed / judged if judged else 0.0
+    text = f"{report.failed:,} of {judged:,} units have no score ({share:.2%}; at most {most:.2%})"
+    return Check(name="errors", kind="max_errors", passed=share <= most, value=share, bound=most, told=text)
 
 
 def _calibration(report: Report) -> Iterator[Check]:
     if report.calibration is None:
-        told = "the job has no calibration: learn one with `dicast calibrate` and name it in the job"
-        yield Check(name="calibration", kind="calibrated", passed=None, told=told)
+        text = "the job has no calibration: learn one with `dicast calibrate` and name it in the job"
+        yield Check(name="calibration", kind="calibrated", passed=None, told=text)
         return
     for dimension in report.dimensions:
         fit = fits_of(report, dimension)[-1]
         name = f"calibration of {dimension.id}"
         if fit.map is None:
-            told, passed = fit.reason or "there is no map", None
+            text, passed = fit.reason or "there is no map", None
         elif fit.differing:
-            told, passed = f"it is stale: it was made with {parts_told(list(fit.differing))}", None
+            text, passed = f"it is stale: it was made with {parts_text(list(fit.differing))}", None
         else:
-            told, passed = f"learned from {fit.map.items:,} rated items, for this judge, model, prompt and rubric", True
-        yield Check(name=name, kind="calibrated", dimension=dimension.id, passed=passed, told=told)
+            text, passed = f"learned from {fit.map.items:,} rated items, for this judge, model, prompt and rubric", True
+        yield Check(name=name, kind="calibrated", dimension=dimension.id, passed=passed, told=text)
 
 
 def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
@@ -96,48 +96,48 @@ def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
     from dicast.app.reports.columns import kept_columns  # noqa: PLC0415
     from dicast.app.reports.panel import panel_scores  # noqa: PLC0415
 
-    found: dict[str, dict[str, float]] = {dimension.id: {} for dimension in run.report.dimensions}
+    by_dimension: dict[str, dict[str, float]] = {dimension.id: {} for dimension in run.report.dimensions}
     for row in panel_scores(run.folder, run.report):
         score = row.calibrated if calibrated else row.score
         if score is not None:
-            found[row.criterion_id][row.item_id] = score
+            by_dimension[row.criterion_id][row.item_id] = score
     clusters = None
     if run.report.cluster is not None:
         (column,) = kept_columns([run.report.cluster])
         table = pq.read_table(run.folder / OPINIONS, columns=["item_id", column])
-        named = dict(zip(table["item_id"].to_pylist(), table[column].to_pylist(), strict=True))
+        cluster_names = dict(zip(table["item_id"].to_pylist(), table[column].to_pylist(), strict=True))
         places: dict[object, int] = {}
         clusters = {
             item: places.setdefault(("item", item) if name is None else name, len(places))
-            for item, name in named.items()
+            for item, name in cluster_names.items()
         }
-    return _Scores(found, clusters)
+    return _Scores(by_dimension, clusters)
 
 
 def _mean(gate: JobGate, dimension: ReportDimension, scores: _Scores) -> Check:
-    own, least = scores.of[dimension.id], gate.fail_under[dimension.id]
-    if not own:
+    by_item, least = scores.values[dimension.id], gate.fail_under[dimension.id]
+    if not by_item:
         return _mean_check(dimension, None, least, None, "there is no score")
-    items = list(own)
-    value = sum(own.values()) / len(own)
+    items = list(by_item)
+    value = sum(by_item.values()) / len(by_item)
     bounds = (float(dimension.scale_min), float(dimension.scale_max))
-    found = _interval([own[item] for item in items], bounds, scores.cluster(items), needed=gate.confident)
-    if found is None or found.low is None or found.high is None:
-        reason = found.reason if found is not None else None
+    interval = _interval([by_item[item] for item in items], bounds, scores.cluster(items), needed=gate.confident)
+    if interval is None or interval.low is None or interval.high is None:
+        reason = interval.reason if interval is not None else None
         if gate.confident:
             return _mean_check(dimension, None, least, value, f"its interval cannot be said, because {reason}")
         return _mean_check(dimension, value >= least, least, value, f"{value:.2f} on average; at least {least:g}")
-    passed = (found.low if gate.confident else value) >= least
+    passed = (interval.low if gate.confident else value) >= least
     what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
-    told = f"{value:.2f} on average ({found.low:.2f} to {found.high:.2f}); {what}"
-    check = _mean_check(dimension, passed, least, value, told)
-    return check.model_copy(update={"low": found.low, "high": found.high})
+    text = f"{value:.2f} on average ({interval.low:.2f} to {interval.high:.2f}); {what}"
+    check = _mean_check(dimension, passed, least, value, text)
+    return check.model_copy(update={"low": interval.low, "high": interval.high})
 
 
-def _mean_check(dimension: ReportDimension, passed: bool | None, least: float, value: float | None, told: str) -> Check:
+def _mean_check(dimension: ReportDimension, passed: bool | None, least: float, value: float | None, text: str) -> Check:
     return Check(
         name=f"mean of {dimension.id}", kind="fail_under", dimension=dimension.id, passed=passed, value=value,
-        bound=least, told=told,
+        bound=least, told=text,
     )  # fmt: skip
 
 
@@ -156,76 +156,80 @@ def _interval(
 def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: FinishedRun) -> Iterator[Check]:
     try:
         from dicast.app.assessment.gating import drop, holm  # noqa: PLC0415  (takes long to load)
-        from dicast.app.assessment.runs import differing  # noqa: PLC0415
+        from dicast.app.assessment.runs import incompatibilities  # noqa: PLC0415
     except ImportError as error:
         raise NoLibraries(MISSING) from error
     name = f"not worse than {baseline.report.job_id}"
-    if problems := differing(baseline.report, run.report):
-        told = f"the runs measure different things: {'; '.join(problems)}"
-        yield Check(name=name, kind="not_worse_than", passed=None, told=told)
+    if problems := incompatibilities(baseline.report, run.report):
+        text = f"the runs measure different things: {'; '.join(problems)}"
+        yield Check(name=name, kind="not_worse_than", passed=None, told=text)
         return
-    known = {dimension.id for dimension in baseline.report.dimensions}
-    dimensions = [d.id for d in run.report.dimensions if d.id in known and not d.nominal]
+    baseline_ids = {dimension.id for dimension in baseline.report.dimensions}
+    dimensions = [d.id for d in run.report.dimensions if d.id in baseline_ids and not d.nominal]
     if not dimensions:
         yield Check(name=name, kind="not_worse_than", passed=None, told="the runs have no dimension in common")
         return
     before = _scores(baseline, calibrated=gate.calibrated)
     drops = {}
     for dimension in dimensions:
-        items = [item for item in scores.of[dimension] if item in before.of[dimension]]
+        items = [item for item in scores.values[dimension] if item in before.values[dimension]]
         drops[dimension] = drop(
-            [before.of[dimension][item] for item in items], [scores.of[dimension][item] for item in items],
+            [before.values[dimension][item] for item in items], [scores.values[dimension][item] for item in items],
             gate.shift, scores.cluster(items),
         )  # fmt: skip
-    told_p = [(dimension, found.p) for dimension, found in drops.items() if found.p is not None]
-    corrected = dict(zip((d for d, _ in told_p), holm([p for _, p in told_p]), strict=True))
-    for dimension, found in drops.items():
-        yield _moved(gate, f"{dimension} {name}", dimension, (found.moved, corrected.get(dimension), found.visible))
+    p_values = [(dimension, loss.p) for dimension, loss in drops.items() if loss.p is not None]
+    corrected = dict(zip((d for d, _ in p_values), holm([p for _, p in p_values]), strict=True))
+    for dimension, loss in drops.items():
+        yield _loss_check(
+            gate, f"{dimension} {name}", dimension, (loss.moved, corrected.get(dimension), loss.detectable)
+        )
 
 
-def _moved(gate: JobGate, name: str, dimension: str, found: tuple[Figure, float | None, float | None]) -> Check:
-    moved, p, visible = found
+def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure, float | None, float | None]) -> Check:
+    moved, p, detectable = measured
     if moved.value is None or moved.low is None or p is None:
-        told = f"cannot be said, because {moved.reason}"
-        return Check(name=name, kind="not_worse_than", dimension=dimension, passed=None, told=told)
+        text = f"cannot be said, because {moved.reason}"
+        return Check(name=name, kind="not_worse_than", dimension=dimension, passed=None, told=text)
     if gate.confident:
         passed = moved.low > -gate.shift
         rule = f"the lower end must be above {-gate.shift:g}"
     else:
         passed = p >= LEVEL
         rule = f"a loss of more than {gate.shift:g} must not be proved (p < {LEVEL:g})"
-    seen = f"; a loss of {gate.shift + (visible or 0):.2f} would be found in four of five cases"
-    told = (
+    power_note = f"; a loss of {gate.shift + (detectable or 0):.2f} would be found in four of five cases"
+    text = (
         f"moved by {moved.value:+.2f} ({moved.low:+.2f} to {moved.high:+.2f}) over {moved.items:,} items, p {p:.3f}; "
-        f"{rule}{seen}"
+        f"{rule}{power_note}"
     )
     return Check(
         name=name, kind="not_worse_than", dimension=dimension, passed=passed, value=moved.value, low=moved.low,
-        high=moved.high, bound=-gate.shift, p=p, told=told,
+        high=moved.high, bound=-gate.shift, p=p, told=text,
     )  # fmt: skip
 
 
 def _agreement(gate: JobGate, least: float, run: FinishedRun) -> Iterator[Check]:
-    found = run.report.statistics
-    if run.report.rated and (found is None or found.state != "computed"):
-        found = compute(run.folder, run.report)
-    rated = [of for of in found.dimensions if of.rated_items] if found is not None else []
+    job_statistics = run.report.statistics
+    if run.report.rated and (job_statistics is None or job_statistics.state != "computed"):
+        job_statistics = compute(run.folder, run.report)
+    rated = (
+        [statistics for statistics in job_statistics.dimensions if statistics.rated_items]
+        if job_statistics is not None
+        else []
+    )
     if not rated:
-        told = "nobody has rated any of the items, so agreement cannot be told"
-        yield Check(name="agreement with people", kind="min_agreement", passed=None, bound=least, told=told)
+        text = "nobody has rated any of the items, so agreement cannot be told"
+        yield Check(name="agreement with people", kind="min_agreement", passed=None, bound=least, told=text)
         return
-    for of in rated:
-        voice = next((voice for voice in of.voices if voice.kind == "panel"), of.voices[0])
-        name, known = f"agreement on {of.dimension}", voice.pearson
-        if known.value is None or known.low is None or known.high is None:
-            told, passed = f"cannot be said, because {known.reason}", None
+    for statistics in rated:
+        rater = next((rater for rater in statistics.voices if rater.kind == "panel"), statistics.voices[0])
+        name, r = f"agreement on {statistics.dimension}", rater.pearson
+        if r.value is None or r.low is None or r.high is None:
+            text, passed = f"cannot be said, because {r.reason}", None
         else:
-            passed = (known.low if gate.confident else known.value) >= least
+            passed = (r.low if gate.confident else r.value) >= least
             what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
-            told = (
-                f"{known.value:.2f} ({known.low:.2f} to {known.high:.2f}) with people on {known.items:,} items; {what}"
-            )
+            text = f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f}) with people on {r.items:,} items; {what}"
         yield Check(
-            name=name, kind="min_agreement", dimension=of.dimension, passed=passed, value=known.value, low=known.low,
-            high=known.high, bound=least, told=told,
+            name=name, kind="min_agreement", dimension=statistics.dimension, passed=passed, value=r.value, low=r.low,
+            high=r.high, bound=least, told=text,
         )  # fmt: skip

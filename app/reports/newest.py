@@ -24,15 +24,15 @@ def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
     Errors of a page become visible once it is gathered. Pages that disappear in the meantime, as they do when the job
     ends, are skipped.
     """
-    found: list[EvaluationError] = []
-    left = MOST_BYTES
+    errors: list[EvaluationError] = []
+    bytes_left = MOST_BYTES
     for path, size in _newest(folder / PARTS)[:MOST_PAGES]:
-        left -= size
-        if left < 0 or len(found) >= most:
+        bytes_left -= size
+        if bytes_left < 0 or len(errors) >= most:
             break
         with suppress(OSError, ValueError, LookupError):
-            found += _errors(path, most - len(found))
-    return found
+            errors += _errors(path, most - len(errors))
+    return errors
 
 
 def _newest(parts: Path) -> list[tuple[Path, int]]:
@@ -40,16 +40,16 @@ def _newest(parts: Path) -> list[tuple[Path, int]]:
     for run in _entries(parts):
         for entry in _entries(Path(run.path)) if run.is_dir(follow_symlinks=False) else ():
             with suppress(OSError):
-                told = entry.stat(follow_symlinks=False)
+                stat = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(".jsonl"):
-                    pages.append((told.st_mtime_ns, entry.path, told.st_size))
+                    pages.append((stat.st_mtime_ns, entry.path, stat.st_size))
     return [(Path(path), size) for _, path, size in sorted(pages, reverse=True)]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except OSError:
         return []
 

@@ -85,26 +85,30 @@ def panel_scores(folder: Path, report: Report) -> Iterator[PanelScore]:
     )
     for (item, at), group in groupby(rows, key=itemgetter(0, 1)):
         dimension = report.dimensions[at]
-        given = [(judges[judge], round, score) for _, _, judge, round, score in group if score is not None]
-        words = dimension.nominal or dimension.panel.combine == "dawid_skene"
+        opinions = [(judges[judge], round, score) for _, _, judge, round, score in group if score is not None]
+        categorical = dimension.nominal or dimension.panel.combine == "dawid_skene"
         by_judge = {
-            judge: _as_one({round: score for _, round, score in own}, words=words, turns=report.orders == "both")
-            for judge, own in groupby(given, key=itemgetter(0))
+            judge: _combine_rounds(
+                {round: score for _, round, score in rounds},
+                categorical=categorical,
+                both_orders=report.orders == "both",
+            )
+            for judge, rounds in groupby(opinions, key=itemgetter(0))
         }
         name = items.dictionary[item].as_py()
         score = dimension.combined(name, by_judge, rated=(name, dimension.id) in rated)
         map_ = maps.get(dimension.id)
         calibrated = None if score is None or map_ is None else map_.apply(score)
-        yield PanelScore(name, dimension.id, score, len(given), _label(score, dimension), calibrated)
+        yield PanelScore(name, dimension.id, score, len(opinions), _label(score, dimension), calibrated)
 
 
-def _as_one(rounds: dict[int, int], *, words: bool, turns: bool) -> float:
+def _combine_rounds(rounds: dict[int, int], *, categorical: bool, both_orders: bool) -> float:
     """Combine the rounds of one judge. Labels have no mean: the commonest stands for them, and for pairs the one next
     to the tie."""
-    if words and not turns:
+    if categorical and not both_orders:
         return commonest(list(rounds.values()))
-    score = combined_score(rounds, both_orders=turns)
-    return float(int(score)) if words else score
+    score = combined_score(rounds, both_orders=both_orders)
+    return float(int(score)) if categorical else score
 
 
 def _label(score: float | None, dimension: ReportDimension) -> str | None:
@@ -143,20 +147,20 @@ def _read(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     )
 
 
-def keep_panel(folder: Path, known: Report, report: Report) -> Report:
-    """Write the panel's scores beside the opinions, and replace the report `known` by one that names their file and
+def keep_panel(folder: Path, expected: Report, report: Report) -> Report:
+    """Write the panel's scores beside the opinions, and replace the report `expected` by one that names their file and
     has their means. Raises what `changing` does, in which case nothing is written."""
     tallies, schema = {dimension.id: _Tally(dimension) for dimension in report.dimensions}, _schema(report)
     with contextlib.ExitStack() as lock:
         with replacing(folder / PANEL) as file:
             with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-                for rows in _pieces(panel_scores(folder, report)):
+                for rows in _chunks(panel_scores(folder, report)):
                     for row in rows:
                         tallies[row.criterion_id].add(row)
                     writer.write_table(_read((row._asdict() for row in rows), schema))
-            lock.enter_context(changing(folder, known))
+            lock.enter_context(changing(folder, expected))
         by_dimension: list[DimensionReport] = [
-            of.model_copy(update={"panel": tallies[of.dimension.id].cell()}) for of in report.by_dimension
+            entry.model_copy(update={"panel": tallies[entry.dimension.id].cell()}) for entry in report.by_dimension
         ]
         whole = report.model_copy(update={"by_dimension": by_dimension, "panel_parquet": str(folder / PANEL)})
         write_report_file(folder, whole)
@@ -169,7 +173,7 @@ def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:
     with replacing(out, private=False) as file:
         if format == "parquet":
             with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-                for rows in _pieces(panel_scores(folder, report)):
+                for rows in _chunks(panel_scores(folder, report)):
                     count += len(rows)
                     writer.write_table(_read((row._asdict() for row in rows), schema))
         elif format == "csv":
@@ -193,7 +197,7 @@ def _write_csv(file: IO[bytes], rows: Iterator[PanelScore], columns: Sequence[st
     return count
 
 
-def _pieces(rows: Iterator[PanelScore]) -> Iterator[list[PanelScore]]:
+def _chunks(rows: Iterator[PanelScore]) -> Iterator[list[PanelScore]]:
     piece: list[PanelScore] = []
     for row in rows:
         piece.append(row)

@@ -71,7 +71,7 @@ def set_aside(
         mark_run(folder, run)
 
 
-def earlier(
+def earlier_results(
     results_dir: str | Path, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, offset: int
 ) -> tuple[dict[int, bytes], int]:
     """Return the earlier scored results among a range of a lane's positions, in the ledger's form, and the offset at
@@ -81,7 +81,7 @@ def earlier(
     other lanes in between. Some may be missing because a page was damaged: their units are judged again. Reading ends
     at the first opinion of the lane's judges that belongs to none of these units.
     """
-    found: dict[int, bytes] = {}
+    scored: dict[int, bytes] = {}
     names = {job.spec.agents[agent].name for agent in lane.agents}
     waiting = {_expected(job, lane, items, position): position for position in positions}
     with (own_folder(results_dir, job.id, job.incarnation) / _EARLIER / _KEPT[0]).open("rb") as file:
@@ -95,10 +95,10 @@ def earlier(
                 break
             offset = file.tell()
             if opinion["score"] is not None:
-                found[position] = orjson.dumps({"opinion": opinion})
+                scored[position] = orjson.dumps({"opinion": opinion})
             if not waiting:
                 break
-    return found, offset
+    return scored, offset
 
 
 _Unit = tuple[str, str, str, int, object]

@@ -23,8 +23,8 @@ from dicast.app.assessment.scores import (
     Kinship,
     Labels,
     People,
-    Stopped,
-    Varied,
+    StoppedJob,
+    VariedItems,
     nothing,
     settled_orders,
 )  # fmt: skip
@@ -52,10 +52,10 @@ TWO_PROBABILITIES = "an item has two probabilities of being rated"
 class NotKept(DicastError, LookupError):
     """A job's opinions do not carry the requested metadata."""
 
-    def __init__(self, name: str, kept: Sequence[str]) -> None:
-        there = ", ".join(kept) or "none"
-        advice = meant(name, kept) or f": say `groups: [{name}]` or `keep: [{name}]` in it"
-        super().__init__(f"the job kept no metadata {name!r} ({there}){advice}")
+    def __init__(self, name: str, available: Sequence[str]) -> None:
+        names = ", ".join(available) or "none"
+        advice = meant(name, available) or f": say `groups: [{name}]` or `keep: [{name}]` in it"
+        super().__init__(f"the job kept no metadata {name!r} ({names}){advice}")
 
 
 def load_scores(
@@ -66,42 +66,51 @@ def load_scores(
     people (None: those in the folder). Raises `NotKept`, OSError."""
     by = report.groups if by is None else by
     cluster = cluster or report.cluster
-    wanted = [*by, *([cluster] if cluster else [])]
-    for name in wanted:
+    metadata_names = [*by, *([cluster] if cluster else [])]
+    for name in metadata_names:
         if name not in report.keep:
             raise NotKept(name, report.keep)
-    family, looked_for = self_preference_probe(report.probes), names(report.probes)
-    wanted += [*measures(report.probes), *([family.author] if family is not None else [])]
+    family, probe_names = self_preference_probe(report.probes), names(report.probes)
+    metadata_names += [*measures(report.probes), *([family.author] if family is not None else [])]
     sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
-    wanted += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
-    columns = ["judge", "criterion_id", "item_id", "replicate", "score", *kept_columns(list(dict.fromkeys(wanted)))]
+    metadata_names += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
+    columns = [
+        "judge",
+        "criterion_id",
+        "item_id",
+        "replicate",
+        "score",
+        *kept_columns(list(dict.fromkeys(metadata_names))),
+    ]
     table = _read(folder / PARQUET, columns)
     item, ids = _encoded(table["item_id"])
     judges = tuple(agent.name for agent in report.agents)
-    scores = _spread(table, item, len(ids), report, judges)
+    scores = _score_array(table, item, len(ids), report, judges)
     people = _people(read_ratings(folder) if ratings is None else ratings, report, ids)
     clusters = _labels(table, cluster, item, len(ids)).codes if cluster else None
     variants, varied = _variants(folder, ids, report, judges)
-    spared = _spared(folder, report, judges)
+    skipped = _skipped_counts(folder, report, judges)
     return JobScores(
         items=len(ids),
         judges=judges,
         dimensions=tuple(
             replace(
                 _of_judges(report, dimension, scores[at], people[at], varied[at]),
-                spared=spared.get(dimension.id, ()),
+                skipped=skipped.get(dimension.id, ()),
                 audited=_audited(dimension, ids),
             )
             for at, dimension in enumerate(report.dimensions)
         ),
         groups={name: _labels(table, name, item, len(ids)) for name in by},
-        cluster=None if clusters is None or cluster is None else (cluster, _alone(clusters)),
+        cluster=None if clusters is None or cluster is None else (cluster, _singleton_clusters(clusters)),
         calibration=report.calibration,
         sides=None if sides is None else _both_sides(table, sides, item, len(ids)),
-        lists=_alone(_labels(table, "list", item, len(ids)).codes) if sides and "list" in report.keep else None,
+        lists=_singleton_clusters(_labels(table, "list", item, len(ids)).codes)
+        if sides and "list" in report.keep
+        else None,
         halves=_halves(report, ids),
         probes={
-            seen: _numbers(table, column, item, len(ids)) for seen, column in MEASURES.items() if seen in looked_for
+            probe: _numbers(table, column, item, len(ids)) for probe, column in MEASURES.items() if probe in probe_names
         },
         variants=variants,
         stopped=_stopped(report, scores.shape),
@@ -113,7 +122,7 @@ def _both_sides(table: Any, sides: tuple[str, str], item: Ints, items: int) -> t
     return _labels(table, sides[0], item, items), _labels(table, sides[1], item, items)
 
 
-def _spared(folder: Path, report: Report, judges: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _skipped_counts(folder: Path, report: Report, judges: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return how many opinions of each judge an escalating panel did not need, by dimension; variants of items count,
     too."""
     if not report.spared:
@@ -133,13 +142,13 @@ def _audited(dimension: ReportDimension, ids: Any) -> Bools | None:
     return np.array([is_audited(rule, item) for item in ids.to_pylist()], dtype=np.bool_)
 
 
-def _stopped(report: Report, shape: tuple[int, ...]) -> Stopped | None:
+def _stopped(report: Report, shape: tuple[int, ...]) -> StoppedJob | None:
     """Return what is known of a job that a question ended early. The units it did not reach are those of whole
     items."""
     if report.answer is None or not report.unpublished:
         return None
     dimensions, _, judges, rounds = shape
-    return Stopped(report.answer, report.units // (dimensions * judges * rounds))
+    return StoppedJob(report.answer, report.units // (dimensions * judges * rounds))
 
 
 def _halves(report: ReportHeader, names: Any) -> Ints:
@@ -161,13 +170,13 @@ def _of_judges(
 
 def item_names(folder: Path) -> list[str]:
     """Return the items' ids, in the order of the arrays' rows."""
-    found: list[str] = _encoded(_read(folder / PARQUET, ["item_id"])["item_id"])[1].to_pylist()
-    return found
+    item_ids: list[str] = _encoded(_read(folder / PARQUET, ["item_id"])["item_id"])[1].to_pylist()
+    return item_ids
 
 
 def _variants(
     folder: Path, ids: Any, report: ReportHeader, judges: tuple[str, ...]
-) -> tuple[Varied | None, Sequence[Floats]]:  # fmt: skip
+) -> tuple[VariedItems | None, Sequence[Floats]]:  # fmt: skip
     """Read what was changed in which item, and the scores: dimensions x variants x judges x replicates."""
     none = None, [nothing()] * len(report.dimensions)
     if not (folder / PROBES).exists():
@@ -178,10 +187,10 @@ def _variants(
     if table.num_rows == 0:
         return none
     code, labels = _encoded(table[PROBE])
-    item = _places(table["item_id"], ids.to_pylist())
-    known, row = np.unique(code * len(ids) + item, return_inverse=True)
-    variants = Varied(tuple(labels.to_pylist()), known // len(ids), known % len(ids))
-    return variants, list(_spread(table, row, len(known), report, judges))
+    item = _indices(table["item_id"], ids.to_pylist())
+    pairs, row = np.unique(code * len(ids) + item, return_inverse=True)
+    variants = VariedItems(tuple(labels.to_pylist()), pairs // len(ids), pairs % len(ids))
+    return variants, list(_score_array(table, row, len(pairs), report, judges))
 
 
 def _kinship(authors: Labels, probe: SelfPreference, report: ReportHeader) -> Kinship:
@@ -214,10 +223,10 @@ def _encoded(column: Any) -> tuple[Ints, Any]:
     return _numpy(whole.indices, -1).astype(np.int64), whole.dictionary
 
 
-def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tuple[str, ...]) -> Floats:
+def _score_array(table: Any, item: Ints, items: int, report: ReportHeader, judges: tuple[str, ...]) -> Floats:
     """Return the scores as an array: dimensions x items x judges x replicates."""
-    judge = _places(table["judge"], judges)
-    dimension = _places(table["criterion_id"], [d.id for d in report.dimensions])
+    judge = _indices(table["judge"], judges)
+    dimension = _indices(table["criterion_id"], [d.id for d in report.dimensions])
     replicate = _numpy(table["replicate"].combine_chunks(), 0).astype(np.int64)
     score = _numpy(pc.cast(table["score"].combine_chunks(), pa.float64()), float("nan"))
     replicates = int(replicate.max()) + 1 if len(replicate) else 1
@@ -226,10 +235,10 @@ def _spread(table: Any, item: Ints, items: int, report: ReportHeader, judges: tu
     return result
 
 
-def _places(column: Any, known: Sequence[str]) -> Ints:
-    """Return each value's index among the `known` values."""
+def _indices(column: Any, ordering: Sequence[str]) -> Ints:
+    """Return each value's index among the values of `ordering`."""
     codes, names = _encoded(column)
-    place = {name: at for at, name in enumerate(known)}
+    place = {name: at for at, name in enumerate(ordering)}
     return np.array([place[name] for name in names.to_pylist()], dtype=np.int64)[codes]
 
 
@@ -247,53 +256,55 @@ def _numbers(table: Any, name: str, item: Ints, items: int) -> Floats:
     return of_item
 
 
-def _alone(clusters: Ints) -> Ints:
+def _singleton_clusters(clusters: Ints) -> Ints:
     """Make each item without a cluster a cluster of its own."""
-    own = clusters.max(initial=-1) + 1 + np.arange(len(clusters))
-    return np.where(clusters < 0, own, clusters)
+    singletons = clusters.max(initial=-1) + 1 + np.arange(len(clusters))
+    return np.where(clusters < 0, singletons, clusters)
 
 
 def _people(ratings: Iterable[Rating], report: Report, names: Any) -> list[People]:
     """Return the ratings by dimension. Ratings of items without any opinion, as in a cancelled job, are left out."""
     dimensions = {d.id: at for at, d in enumerate(report.dimensions)}
     raters: dict[str, int] = {}
-    kept: list[Rating] = []
+    stored: list[Rating] = []
     items: list[str] = []
     for rating in ratings:
         raters.setdefault(rating.rater, len(raters))
-        kept.append(rating)
+        stored.append(rating)
         items.append(rating.item_id)
     places = {name: at for at, name in enumerate(names.to_pylist())} if items else {}
     place = np.array([places.get(item, -1) for item in items], dtype=np.int64)
-    of = np.array([dimensions[r.dimension] for r in kept], dtype=np.int64)
-    who = np.array([raters[r.rater] for r in kept], dtype=np.int64)
-    score = np.array(array("d", [r.score for r in kept]))
-    chance = np.array(array("d", [float("nan") if r.probability is None else r.probability for r in kept]))
+    dimension_codes = np.array([dimensions[r.dimension] for r in stored], dtype=np.int64)
+    rater_codes = np.array([raters[r.rater] for r in stored], dtype=np.int64)
+    score = np.array(array("d", [r.score for r in stored]))
+    chance = np.array(array("d", [float("nan") if r.probability is None else r.probability for r in stored]))
     order = sorted(raters)
     rank = np.array([order.index(name) for name in raters], dtype=np.int64)
     inside = place >= 0
-    found = []
+    by_dimension = []
     for at in range(len(report.dimensions)):
-        own = inside & (of == at)
-        columns = rank[who[own]] if own.any() else np.empty(0, dtype=np.int64)
-        found.append(_of_dimension(place[own].astype(np.int64), columns, score[own], chance[own], order))
-    return found
+        selected = inside & (dimension_codes == at)
+        columns = rank[rater_codes[selected]] if selected.any() else np.empty(0, dtype=np.int64)
+        by_dimension.append(
+            _people_of_dimension(place[selected].astype(np.int64), columns, score[selected], chance[selected], order)
+        )
+    return by_dimension
 
 
-def _of_dimension(place: Ints, who: Ints, score: Floats, chance: Floats, raters: list[str]) -> People:
+def _people_of_dimension(place: Ints, rater_codes: Ints, score: Floats, chance: Floats, raters: list[str]) -> People:
     rated, row = np.unique(place, return_inverse=True)
-    present, column = np.unique(who, return_inverse=True)
+    present, column = np.unique(rater_codes, return_inverse=True)
     scores = np.full((len(rated), len(present)), np.nan)
     scores[row, column] = score
     lowest, highest = np.full(len(rated), np.inf), np.full(len(rated), -np.inf)
-    known = ~np.isnan(chance)
-    np.minimum.at(lowest, row[known], chance[known])
-    np.maximum.at(highest, row[known], chance[known])
-    given = np.isfinite(lowest)
+    has_probability = ~np.isnan(chance)
+    np.minimum.at(lowest, row[has_probability], chance[has_probability])
+    np.maximum.at(highest, row[has_probability], chance[has_probability])
+    is_known = np.isfinite(lowest)
     flaw = None
-    if given.any() and not given.all():
+    if is_known.any() and not is_known.all():
         flaw = SOME_PROBABILITIES
-    elif (lowest[given] != highest[given]).any():
+    elif (lowest[is_known] != highest[is_known]).any():
         flaw = TWO_PROBABILITIES
-    probabilities = lowest if given.any() and flaw is None else None
+    probabilities = lowest if is_known.any() and flaw is None else None
     return People(rated, tuple(raters[at] for at in present), scores, probabilities, flaw)

@@ -27,38 +27,38 @@ def print_statistics(report: Report, console: Console, *, figures: bool = False)
 
 
 class _StatisticsView:
-    def __init__(self, report: Report, found: JobStatistics, *, figures: bool) -> None:
-        self._report, self._found, self._figures = report, found, figures
+    def __init__(self, report: Report, statistics: JobStatistics, *, figures: bool) -> None:
+        self._report, self._statistics, self._figures = report, statistics, figures
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        found, style = self._found, TableStyle(options.ascii_only)
+        statistics, style = self._statistics, TableStyle(options.ascii_only)
         yield Text()
-        if found.state != "computed":
-            yield from _nothing(found, style)
+        if statistics.state != "computed":
+            yield from _nothing(statistics, style)
             return
-        if found.stopped is not None:
-            for line in found.stopped.summary:
+        if statistics.stopped is not None:
+            for line in statistics.stopped.summary:
                 yield _point(line, style)
             yield Text()
-        if found.unknowable:
-            yield _unknowable(found, style, whole=self._figures)
-        for dimension in found.dimensions[:MOST_DIMENSIONS]:
-            yield _title(dimension, found, style)
+        if statistics.unknowable:
+            yield _unknowable(statistics, style, whole=self._figures)
+        for dimension in statistics.dimensions[:MOST_DIMENSIONS]:
+            yield _title(dimension, statistics, style)
             if self._figures:
                 yield from _figures(dimension, style, options.max_width)
             for line in dimension.summary:
                 yield _point(line, style)
             yield Text()
-        more = len(found.dimensions) - MOST_DIMENSIONS
+        more = len(statistics.dimensions) - MOST_DIMENSIONS
         if more > 0:
             yield Text(f"and {more:,} more dimensions, see report.json", style="dim")
         if not self._figures:
             yield Text(f"All figures: dicast report {self._report.job_id}", style="dim")
 
 
-def _nothing(found: JobStatistics, style: TableStyle) -> Iterator[Text]:
-    if found.rated:
-        yield Text.assemble(("Statistics ", "bold"), style.show(f"left out: {found.reason}", 400))
+def _nothing(statistics: JobStatistics, style: TableStyle) -> Iterator[Text]:
+    if statistics.rated:
+        yield Text.assemble(("Statistics ", "bold"), style.show(f"left out: {statistics.reason}", 400))
         return
     yield Text(
         "No ratings by people, so this report cannot say how far the judges are right (`ratings:` in the job).",
@@ -66,18 +66,21 @@ def _nothing(found: JobStatistics, style: TableStyle) -> Iterator[Text]:
     )
 
 
-def _unknowable(found: JobStatistics, style: TableStyle, *, whole: bool) -> Text:
-    told = Text("Without ratings by people it cannot be said:\n", style="bold")
-    for line in found.unknowable if whole else found.unknowable[:2]:
-        told.append(f"- {line}\n", style="not bold")
-    return told
+def _unknowable(statistics: JobStatistics, style: TableStyle, *, whole: bool) -> Text:
+    text = Text("Without ratings by people it cannot be said:\n", style="bold")
+    for line in statistics.unknowable if whole else statistics.unknowable[:2]:
+        text.append(f"- {line}\n", style="not bold")
+    return text
 
 
-def _title(of: DimensionStatistics, found: JobStatistics, style: TableStyle) -> Text:
-    title = Text.assemble((style.show(of.dimension, NAME_MAX).plain, "bold"))
-    if of.rated_items:
-        raters = f"{len(of.raters)} people" if len(of.raters) > 1 else "one person"
-        title.append(f"  {of.rated_items:,} of {found.items:,} items rated by {raters}, {of.ratings:,} ratings", "dim")
+def _title(statistics: DimensionStatistics, job: JobStatistics, style: TableStyle) -> Text:
+    title = Text.assemble((style.show(statistics.dimension, NAME_MAX).plain, "bold"))
+    if statistics.rated_items:
+        raters = f"{len(statistics.raters)} people" if len(statistics.raters) > 1 else "one person"
+        title.append(
+            f"  {statistics.rated_items:,} of {job.items:,} items rated by {raters}, {statistics.ratings:,} ratings",
+            "dim",
+        )
     return title
 
 
@@ -85,55 +88,55 @@ def _point(line: str, style: TableStyle) -> Padding:
     return Padding(style.show(line, 1000), (0, 0, 0, 2))
 
 
-def _figures(of: DimensionStatistics, style: TableStyle, width: int) -> RenderResult:
-    if of.person is not None:
-        yield _voices(of, style, width)
+def _figures(statistics: DimensionStatistics, style: TableStyle, width: int) -> RenderResult:
+    if statistics.person is not None:
+        yield _rater_table(statistics, style, width)
         yield Text()
-    yield from _among(of, style)
-    yield from _probes(of, style)
-    yield from _calibrated(of, style)
-    yield from _shares(of, style)
-    yield from _contestants(of, style)
-    yield from _rankings(of, style)
-    for group in of.groups:
+    yield from _agreement_table(statistics, style)
+    yield from _probes(statistics, style)
+    yield from _calibrated(statistics, style)
+    yield from _shares(statistics, style)
+    yield from _contestants(statistics, style)
+    yield from _rankings(statistics, style)
+    for group in statistics.groups:
         if group.reason is None:
             yield from _groups(group, style)
 
 
-def _voices(of: DimensionStatistics, style: TableStyle, width: int) -> Table:
+def _rater_table(statistics: DimensionStatistics, style: TableStyle, width: int) -> Table:
     """Return a table with as many columns as fit; the least important ones are left out first."""
-    rows = [*of.voices, *([of.person] if of.person is not None else [])]
-    names = [style.show(voice.name + (" (audit)" if voice.audited else ""), NAME_MAX) for voice in rows]
+    rows = [*statistics.voices, *([statistics.person] if statistics.person is not None else [])]
+    names = [style.show(rater.name + (" (audit)" if rater.audited else ""), NAME_MAX) for rater in rows]
     columns = {
-        "Pearson": [_told(voice.pearson) for voice in rows],
-        "bias": [_told(voice.bias) for voice in rows],
-        "kappa": [_told(voice.kappa) for voice in rows],
+        "Pearson": [_interval(rater.pearson) for rater in rows],
+        "bias": [_interval(rater.bias) for rater in rows],
+        "kappa": [_interval(rater.kappa) for rater in rows],
         "limits": [
-            f"{_plain(voice.lower_limit)} to {_plain(voice.upper_limit)}" if voice.lower_limit.is_known else "-"
-            for voice in rows
+            f"{_value(rater.lower_limit)} to {_value(rater.upper_limit)}" if rater.lower_limit.is_known else "-"
+            for rater in rows
         ],
-        "Spearman": [_told(voice.spearman) for voice in rows],
-        "missing": [f"{voice.missing:.0%}" for voice in rows],
+        "Spearman": [_interval(rater.spearman) for rater in rows],
+        "missing": [f"{rater.missing:.0%}" for rater in rows],
     }
     table = style.table()
     least = max(len("Against people"), *(name.cell_len for name in names))
     table.add_column("Against people", no_wrap=True, min_width=least)
-    room, shown = width - least, []
+    room, fitting = width - least, []
     for title, cells in columns.items():
         size = max(map(len, (title, *cells)))
         room -= size + GAP
         if room < 0:
             break
         table.add_column(title, justify="right", no_wrap=True, min_width=size)
-        shown.append(cells)
+        fitting.append(cells)
     for place, name in enumerate(names):
-        table.add_row(name, *(cells[place] for cells in shown))
+        table.add_row(name, *(cells[place] for cells in fitting))
     return table
 
 
-def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text | Padding]:
-    found = {"judges": of.judges, "people": of.people}
-    rows = {name: among for name, among in found.items() if among is not None}
+def _agreement_table(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text | Padding]:
+    groups = {"judges": statistics.judges, "people": statistics.people}
+    rows = {name: among for name, among in groups.items() if among is not None}
     if not rows:
         return
     table = style.table()
@@ -142,23 +145,23 @@ def _among(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text 
         table.add_column(title, justify="right", no_wrap=True)
     for name, among in rows.items():
         rate = "-" if among.base_rate is None else f"{among.base_rate:.0%}"
-        table.add_row(name, _told(among.alpha), _told(among.icc_single), _told(among.icc_mean), rate)
+        table.add_row(name, _interval(among.alpha), _interval(among.icc_single), _interval(among.icc_mean), rate)
     yield table
-    if of.judges is not None and of.judges.left_out:
-        yield _point(f"without {', '.join(of.judges.left_out)}, asked about some items only", style)
+    if statistics.judges is not None and statistics.judges.left_out:
+        yield _point(f"without {', '.join(statistics.judges.left_out)}, asked about some items only", style)
     yield Text()
 
 
-def _probes(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if not of.probes:
+def _probes(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not statistics.probes:
         return
     table = style.table()
     table.add_column("Points more for", no_wrap=True)
     table.add_column("judge", no_wrap=True)
     table.add_column("points", justify="right")
     table.add_column("p (Holm)", justify="right", no_wrap=True)
-    for probe in of.probes:
-        points = _told(probe.effect) if probe.effect.is_known else probe.effect.reason or "-"
+    for probe in statistics.probes:
+        points = _interval(probe.effect) if probe.effect.is_known else probe.effect.reason or "-"
         table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, _chance(probe.p))
     yield table
     yield Text()
@@ -179,42 +182,44 @@ def _table(
         yield Text()
 
 
-def _shares(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+def _shares(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
     return _table(style, "Label", ("judges", "people", "people alone"), (
-        (style.show(share.label, NAME_MAX), *map(_told, (share.judges, share.people, share.people_alone)))
-        for share in of.shares
+        (style.show(share.label, NAME_MAX), *map(_interval, (share.judges, share.people, share.people_alone)))
+        for share in statistics.shares
     ))  # fmt: skip
 
 
-def _contestants(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if of.preferences is None:
+def _contestants(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if statistics.preferences is None:
         return
-    ranked = {one.name: one for one in of.preferences.contestants}
+    ranked = {contestant.name: contestant for contestant in statistics.preferences.contestants}
     rows = []
-    for rate in of.preferences.rates:
-        one = ranked.get(rate.name)
-        strength = (_told(one.strength), f"{one.ranks[0]:.0%}") if one is not None else ("-", "-")
-        rows.append((style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _told(rate.wins), *strength))
+    for rate in statistics.preferences.rates:
+        contestant = ranked.get(rate.name)
+        strength = (
+            (_interval(contestant.strength), f"{contestant.ranks[0]:.0%}") if contestant is not None else ("-", "-")
+        )
+        rows.append((style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _interval(rate.wins), *strength))
     yield from _table(style, "Compared", ("pairs", "wins", "strength", "first"), rows)
 
 
-def _rankings(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+def _rankings(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
     return _table(style, "Lists, against people", ("lists", "Kendall's tau", "pairs alike"), (
-        (style.show(one.name, NAME_MAX), f"{one.lists:,}", _told(one.tau), _told(one.agreeing))
-        for one in (of.preferences.rankings if of.preferences is not None else ())
+        (style.show(ranking.name, NAME_MAX), f"{ranking.lists:,}", _interval(ranking.tau), _interval(ranking.agreeing))
+        for ranking in (statistics.preferences.rankings if statistics.preferences is not None else ())
     ))  # fmt: skip
 
 
-def _calibrated(of: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    if not of.calibrated:
+def _calibrated(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not statistics.calibrated:
         return
     table = style.table()
     table.add_column("Calibrated", no_wrap=True)
     for title in ("mean", "raw", "bias"):
         table.add_column(title, justify="right", no_wrap=title != "mean")
-    for voice in of.calibrated:
-        mean = _told(voice.calibrated) if voice.calibrated.is_known else voice.calibrated.reason or "-"
-        table.add_row(style.show(voice.name, NAME_MAX), style.show(mean), _told(voice.raw), _told(voice.bias))
+    for rater in statistics.calibrated:
+        mean = _interval(rater.calibrated) if rater.calibrated.is_known else rater.calibrated.reason or "-"
+        table.add_row(style.show(rater.name, NAME_MAX), style.show(mean), _interval(rater.raw), _interval(rater.bias))
     yield table
     yield Text()
 
@@ -223,15 +228,15 @@ def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]
     name, titles = style.show(f"By {group.by}", NAME_MAX), ("items", "panel's mean", "people's mean", "first")
     yield from _table(style, name, titles, (
         (
-            style.show(mean.name, NAME_MAX), f"{mean.items:,}", _told(mean.mean),
-            _told(mean.people) if mean.people is not None else "-",
+            style.show(mean.name, NAME_MAX), f"{mean.items:,}", _interval(mean.mean),
+            _interval(mean.people) if mean.people is not None else "-",
             f"{mean.ranks[0]:.0%}" if mean.ranks is not None else "-",
         )
         for mean in group.means
     ))  # fmt: skip
     yield from _table(style, "Difference", ("", "p (Holm)"), (
-        (style.show(f"{one.first} - {one.second}", 2 * NAME_MAX), _told(one.difference), _chance(one.p))
-        for one in group.differences[:MOST_DIFFERENCES]
+        (style.show(f"{pair.first} - {pair.second}", 2 * NAME_MAX), _interval(pair.difference), _chance(pair.p))
+        for pair in group.differences[:MOST_DIFFERENCES]
     ))  # fmt: skip
     more = len(group.differences) - MOST_DIFFERENCES
     if more > 0:
@@ -242,11 +247,11 @@ def _chance(p: float | None) -> str:
     return "-" if p is None else ("<0.001" if p < 0.001 else f"{p:.3f}")
 
 
-def _told(found: Figure) -> str:
-    if found.value is None or found.low is None or found.high is None:
+def _interval(figure: Figure) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
         return "-"
-    return f"{found.value:.2f} ({found.low:.2f}..{found.high:.2f})"
+    return f"{figure.value:.2f} ({figure.low:.2f}..{figure.high:.2f})"
 
 
-def _plain(found: Figure) -> str:
-    return "-" if found.value is None else f"{found.value:.2f}"
+def _value(figure: Figure) -> str:
+    return "-" if figure.value is None else f"{figure.value:.2f}"

@@ -19,7 +19,7 @@ from dicast.app.domain.error_groups import ErrorGroup, ErrorReason
 from dicast.app.domain.opinion import EvaluationError
 from dicast.app.domain.printable import printable
 from dicast.app.domain.report import AgentReport, DimensionReport, Report
-from dicast.app.reports.words_table import said_in_words, scale_name
+from dicast.app.reports.words_table import label_table, scale_name
 
 MAX_ROWS = 60
 MAX_JUDGE_COLUMNS = 6
@@ -77,10 +77,10 @@ class TableStyle:
     def show(self, text: str, limit: int = 200) -> Text:
         """Return any text on one line, at most `limit` characters wide on the screen."""
         ellipsis = "..." if self.ascii_only else "…"
-        shown = printable(text, limit, ellipsis)
+        cleaned = printable(text, limit, ellipsis)
         if self.ascii_only:
-            shown = shown.encode("ascii", "backslashreplace").decode()
-        whole = Text(shown)
+            cleaned = cleaned.encode("ascii", "backslashreplace").decode()
+        whole = Text(cleaned)
         if whole.cell_len > limit:
             whole.truncate(max(0, limit - len(ellipsis)), overflow="crop")
             whole.append(ellipsis)
@@ -115,7 +115,7 @@ class ReportView:
         dimensions = _dimensions(report, style, options.max_width)
         yield dimensions
         yield _more(len(report.dimensions), "dimensions")
-        yield from said_in_words(report.by_dimension[:MAX_ROWS], style)
+        yield from label_table(report.by_dimension[:MAX_ROWS], style)
         yield _judges(report, style, options.max_width)
         yield _more(len(report.agents), "judges")
         if report.errors:
@@ -143,20 +143,20 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         parts.append(f"{report.missing:,} never judged")
     yield Text(", ".join(parts) + f", in {_duration(report.wall_s)}", style="red" if report.failed else "")
     counts = [
-        _counted(report.calls, "call"),
-        _counted(report.retries, "retry", "retries"),
-        _counted(report.requeues, "requeue"),
-        _counted(report.timeouts, "timeout"),
+        _plural(report.calls, "call"),
+        _plural(report.retries, "retry", "retries"),
+        _plural(report.requeues, "requeue"),
+        _plural(report.timeouts, "timeout"),
         f"{report.input_tokens:,} tokens in",
         f"{report.output_tokens:,} out",
     ]
     if report.calls_without_answer:
-        unknown = _counted(report.calls_without_answer, "call")
+        unknown = _plural(report.calls_without_answer, "call")
         counts.append(f"{unknown} without an answer (cost unknown)")
     if report.possible_double_charges:
-        counts.append(_counted(report.possible_double_charges, "possible double charge"))
+        counts.append(_plural(report.possible_double_charges, "possible double charge"))
     if report.calls_unreported:
-        more = _counted(report.calls_unreported, "more call")
+        more = _plural(report.calls_unreported, "more call")
         counts.append(f"up to {more} of interrupted workers may have reached the provider")
     yield Text(", ".join(counts), style="dim")
 
@@ -196,14 +196,14 @@ def _fitting(report: Report, rows: list[DimensionReport], style: TableStyle, roo
             title = style.show(agent.agent.name, _JUDGE_MAX).plain
             means = [Text(_number(r.by_judge[i].mean)) for r in rows]
             judges.append(_Column(title, means, Text(_percent(agent.overall))))
-    shown = {mean, failures}
+    selected = {mean, failures}
     room -= mean.width + failures.width + 2 * _GAP
     for group in (panels, [spread], judges, [sd], [differ] if len(report.agents) > 1 else [], [scale]):
         needed = sum(column.width + _GAP for column in group)
         if needed <= room:
             room -= needed
-            shown.update(group)
-    return [column for column in (scale, mean, *panels, sd, spread, differ, *judges, failures) if column in shown]
+            selected.update(group)
+    return [column for column in (scale, mean, *panels, sd, spread, differ, *judges, failures) if column in selected]
 
 
 def _judges(report: Report, style: TableStyle, width: int) -> Table:
@@ -293,8 +293,8 @@ def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
     return table
 
 
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def _plural(count: int, singular: str, many: str | None = None) -> str:
+    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def _number(value: float | None) -> str:

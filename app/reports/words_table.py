@@ -17,7 +17,7 @@ NAME_MAX = 24
 WORD_MAX = 60
 
 
-class Shows(Protocol):
+class TableMaker(Protocol):
     """How things are drawn on this console: the part of `TableStyle` that this module needs."""
 
     def show(self, text: str, limit: int = 200) -> Text:
@@ -35,7 +35,7 @@ def scale_name(dimension: ReportDimension) -> str:
     return names.get(dimension.kind, f"{dimension.scale_min}..{dimension.scale_max}")
 
 
-def said_in_words(rows: Sequence[DimensionReport], style: Shows) -> Iterator[RenderableType]:
+def label_table(rows: Sequence[DimensionReport], style: TableMaker) -> Iterator[RenderableType]:
     """Yield a table of how often each label was given and each question answered with yes; nothing if all scales are
     numbers."""
     lines = [line for row in rows for line in _lines(row)]
@@ -47,8 +47,8 @@ def said_in_words(rows: Sequence[DimensionReport], style: Shows) -> Iterator[Ren
     for title in ("count", "share"):
         table.add_column(title, justify="right", no_wrap=True)
     before = None
-    for name, word, count, of in lines[:MAX_WORDS]:
-        share = f"{100 * count / of:.0f} %" if of else "-"
+    for name, word, count, total in lines[:MAX_WORDS]:
+        share = f"{100 * count / total:.0f} %" if total else "-"
         table.add_row(
             style.show(name if name != before else "", NAME_MAX), style.show(word, WORD_MAX), Text(f"{count:,}"), share
         )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, JsonValue
 from dicast.app.domain.fields import MAX_ID_LENGTH
 from dicast.app.domain.opinion import EvaluationError
 from dicast.app.operations.texts import text_of
-from dicast.app.reports.browse import ItemWishes, JudgeScores, Sort
+from dicast.app.reports.browse import ItemQuery, JudgeScores, Sort
 from dicast.app.server.doors import guarded_router
 from dicast.app.server.jobs import JobName, Reader
 from dicast.app.server.parts import GivenParts
@@ -102,7 +102,7 @@ def items(
     """List the items of a job that has ended: sorted, filtered and searched."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
-    wishes = ItemWishes(
+    wishes = ItemQuery(
         sort=sort, descending=descending, search=argument or search, within="arguments" if argument else "ids",
         dimension=dimension, least=least, most=most, failed=failed, judge=judge, limit=limit, offset=offset,
     )  # fmt: skip

@@ -124,7 +124,7 @@ def show_pool(parts: GivenParts, claims: Looker, pool: PoolPath) -> PoolView:
 
 
 def _view(parts: Parts, claims: Claims, only: str | None = None) -> PoolsView:
-    shared = visible_state(parts, claims, operations.look(parts.dicast, only))
+    shared = visible_state(parts, claims, operations.read_state(parts.dicast, only))
     document = operations.document(parts.dicast, shared)
     pools = [pool for pool in document["pools"] if sees_pool(claims, pool["pool"])]
     return PoolsView.model_validate({**document, "pools": pools})
@@ -155,7 +155,7 @@ def change_all_pools(parts: GivenParts, claims: Admin, change: CapChange) -> Cap
 def objectives(parts: GivenParts, claims: Looker) -> Objectives:
     """Show the service level objectives: the cap on every pool, each pool's target, and its error rate."""
     dicast = parts.dicast
-    states = {state.pool: state for state in operations.look(dicast).pools}
+    states = {state.pool: state for state in operations.read_state(dicast).pools}
     budgets = []
     for name in sorted(name for name in {*dicast.pools.pools, *states} if sees_pool(claims, name)):
         state = states.get(name)

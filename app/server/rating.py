@@ -149,7 +149,9 @@ def show_item(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery,
     for item in queue.items:
         if item.id == id:
             sides = (
-                {"text_a": item.texts["text_b"], "text_b": item.texts["text_a"]} if queue.turned(item, rater) else {}
+                {"text_a": item.texts["text_b"], "text_b": item.texts["text_a"]}
+                if queue.is_swapped(item, rater)
+                else {}
             )
             return ItemToRate(id=item.id, texts={**item.texts, **sides})
     raise NothingToRate("the item is not in the sample")
@@ -248,7 +250,7 @@ def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
 
 def _turned(queue: Queue, rater: str) -> set[str]:
     """Return the pairs whose sides this rater sees swapped; the sign of a preference is reversed then."""
-    return {item.id for item in queue.items if queue.turned(item, rater)}
+    return {item.id for item in queue.items if queue.is_swapped(item, rater)}
 
 
 def _drawn(rater: str, item: str) -> bytes:
@@ -260,7 +262,7 @@ def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, 
     scales = {of.id: max(1, of.scale_max - of.scale_min) for of in report.dimensions}
     labels = {(of.id, score): label for of in report.dimensions for score, label in enumerate(of.labels, of.scale_min)}
     judges: dict[tuple[str, str], dict[str, float]] = {}
-    for item, dimension, judge, score in parts.browser.judged(folder, sorted({item for item, _ in mine})):
+    for item, dimension, judge, score in parts.browser.mean_scores(folder, sorted({item for item, _ in mine})):
         judges.setdefault((item, dimension), {})[judge] = score
     found: list[Compared] = []
     for (item, dimension), score in mine.items():

@@ -32,7 +32,7 @@ from dicast.config.settings import environment
 from dicast.errors import DicastError, alternatives
 
 LOOK_FIRST_S, LOOK_MAX_S = 0.05, 0.5
-ARGUMENT_CHARS, MOST_TOLD = 300, 6
+ARGUMENT_CHARS, MOST_LINES = 300, 6
 _STANDS_FOR_ITEMS = [{"id": "item", "text": "text"}]
 
 
@@ -54,27 +54,27 @@ class Judged:
     @property
     def scores(self) -> dict[str, float]:
         """The panel's score by dimension, for dimensions that have one. Raises `NotJudged`."""
-        return self._told().scores
+        return self._result().scores
 
     @property
     def opinions(self) -> list[Opinion]:
         """The opinions of all judges. Raises `NotJudged`."""
-        return self._told().opinions
+        return self._result().opinions
 
     @property
     def wrong(self) -> str | None:
         """The reason why this does not pass, None if it does. pytest's summary shows only the first line, which says
         what counts. Raises `NotJudged`."""
-        outcome, lines = self._told(), []
+        outcome, lines = self._result(), []
         for dimension, least in self.at_least.items():
             score = outcome.scores.get(dimension)
             if score is None:
-                lines += [f"{dimension} has no score; at least {least:g} is wanted", *outcome.troubles(dimension)]
+                lines += [f"{dimension} has no score; at least {least:g} is wanted", *outcome.failures(dimension)]
             elif score < least:
-                lines += [f"{dimension} is {score:.2f}; at least {least:g} is wanted", *outcome.told(dimension)]
+                lines += [f"{dimension} is {score:.2f}; at least {least:g} is wanted", *outcome.arguments(dimension)]
         return "\n".join([*lines, f"judged by job {outcome.job_id}, item {self.item.id}"]) if lines else None
 
-    def _told(self) -> Outcome:
+    def _result(self) -> Outcome:
         if self.outcome is None:
             self.flush()
         if self.outcome is None:
@@ -91,19 +91,22 @@ class Outcome:
     opinions: list[Opinion]
     errors: list[EvaluationError]
 
-    def told(self, dimension: str) -> list[str]:
+    def arguments(self, dimension: str) -> list[str]:
         """Return the judges' arguments in a dimension, the lowest score first."""
-        own = [opinion for opinion in self.opinions if opinion.criterion_id == dimension and opinion.score is not None]
+        scored = [
+            opinion for opinion in self.opinions if opinion.criterion_id == dimension and opinion.score is not None
+        ]
         return [
-            f"  {printable(one.judge, 60)} gave {one.score}: {printable(one.argument, ARGUMENT_CHARS)}"
-            for one in sorted(own, key=lambda opinion: opinion.score or 0)[:MOST_TOLD]
+            f"  {printable(opinion.judge, 60)} gave {opinion.score}: {printable(opinion.argument, ARGUMENT_CHARS)}"
+            for opinion in sorted(scored, key=lambda opinion: opinion.score or 0)[:MOST_LINES]
         ]
 
-    def troubles(self, dimension: str) -> list[str]:
+    def failures(self, dimension: str) -> list[str]:
         """Return why there is no score in a dimension."""
-        own = [error for error in self.errors if error.criterion_id == dimension]
+        errors = [error for error in self.errors if error.criterion_id == dimension]
         return [
-            f"  {error.judge}: {error.kind}: {printable(error.message, ARGUMENT_CHARS)}" for error in own[:MOST_TOLD]
+            f"  {error.judge}: {error.kind}: {printable(error.message, ARGUMENT_CHARS)}"
+            for error in errors[:MOST_LINES]
         ]
 
 
@@ -112,7 +115,7 @@ class Judging:
     dimensions are used."""
 
     def __init__(self, job: str | Mapping[str, Any], *, local: bool = False, timeout_s: float = 600.0) -> None:
-        self._given, self._local, self._timeout_s = job, local, timeout_s
+        self._job, self._local, self._timeout_s = job, local, timeout_s
         self._app: Dicast | None = None
         self._template: EvaluationJob | None = None
         self._waiting: list[Judged] = []
@@ -130,18 +133,18 @@ class Judging:
         `at_least` is the score that it must reach, in all of them or by dimension. Raises `NotJudged` and what refuses
         a job.
         """
-        wanted = tuple(dict.fromkeys(dimensions)) or tuple(d.id for d in self.template.dimensions)
+        names = tuple(dict.fromkeys(dimensions)) or tuple(d.id for d in self.template.dimensions)
         least = dict(at_least) if isinstance(at_least, Mapping) else {}
         if isinstance(at_least, int | float):
-            least = dict.fromkeys(wanted, float(at_least))
+            least = dict.fromkeys(names, float(at_least))
         for dimension in least:
-            if dimension not in wanted:
-                raise NotJudged(f"at_least: {dimension!r} is none of the dimensions{alternatives(dimension, wanted)}")
-        for dimension in wanted:
+            if dimension not in names:
+                raise NotJudged(f"at_least: {dimension!r} is none of the dimensions{alternatives(dimension, names)}")
+        for dimension in names:
             _check_threshold(self._dimension(dimension), least.get(dimension))
         self._count += 1
         name = f"{printable(name, MAX_ID_LENGTH - 10).strip()} {self._count}"
-        judged = Judged(Item(id=name, text=text, prompt=prompt, reference=reference), wanted, least, self.flush)
+        judged = Judged(Item(id=name, text=text, prompt=prompt, reference=reference), names, least, self.flush)
         self._waiting.append(judged)
         return judged
 
@@ -182,14 +185,14 @@ class Judging:
     def template(self) -> EvaluationJob:
         """The job, with a placeholder for its items."""
         if self._template is None:
-            given = load_job(self._given) if isinstance(self._given, str) else dict(self._given)
-            given = {name: value for name, value in given.items() if name not in ("id", "ratings", "gate")}
-            self._template = self.app.prepared({**given, "items": _STANDS_FOR_ITEMS}).job
+            document = load_job(self._job) if isinstance(self._job, str) else dict(self._job)
+            document = {name: value for name, value in document.items() if name not in ("id", "ratings", "gate")}
+            self._template = self.app.prepared({**document, "items": _STANDS_FOR_ITEMS}).job
         return self._template
 
     def _dimension(self, name: str) -> Dimension:
-        found = next((d for d in self.template.dimensions if d.id == name), None)
-        return found if found is not None else load_rubric(name)
+        dimension = next((d for d in self.template.dimensions if d.id == name), None)
+        return dimension if dimension is not None else load_rubric(name)
 
     def _submitted(self, names: tuple[str, ...], group: list[Judged]) -> str:
         self.start()
@@ -215,8 +218,10 @@ class Judging:
             for error in map(EvaluationError.model_validate_json, file):
                 errors.setdefault(error.item_id, []).append(error)
         for judged in group:
-            own = opinions.get(judged.item.id, [])
-            judged.outcome = Outcome(job_id, _panel(report, judged.item.id, own), own, errors.get(judged.item.id, []))
+            item_opinions = opinions.get(judged.item.id, [])
+            judged.outcome = Outcome(
+                job_id, _panel(report, judged.item.id, item_opinions), item_opinions, errors.get(judged.item.id, [])
+            )
 
     def _ended(self, job_id: str) -> Report:
         end, pause_s = time.monotonic() + self._timeout_s, LOOK_FIRST_S
@@ -240,19 +245,21 @@ def _check_threshold(dimension: Dimension, least: float | None) -> None:
     if not dimension.scale.ordered:
         raise NotJudged(f"at_least: the labels of {dimension.id} have no order, so there is no mean")
     if not dimension.scale.min <= least <= dimension.scale.max:
-        told = f"a scale of {dimension.scale.min:g} to {dimension.scale.max:g}"
-        raise NotJudged(f"at_least: {dimension.id} has {told}, got {least:g}")
+        scale = f"a scale of {dimension.scale.min:g} to {dimension.scale.max:g}"
+        raise NotJudged(f"at_least: {dimension.id} has {scale}, got {least:g}")
 
 
 def _panel(report: Report, item_id: str, opinions: list[Opinion]) -> dict[str, float]:
     """Return the panel's score of one item by dimension. The replicates of a judge are averaged first."""
     scores: dict[str, float] = {}
     for dimension in report.dimensions:
-        given: dict[str, list[int]] = {}
+        by_judge: dict[str, list[int]] = {}
         for opinion in opinions:
             if opinion.criterion_id == dimension.id and opinion.score is not None:
-                given.setdefault(opinion.judge, []).append(opinion.score)
-        score = dimension.combined(item_id, {judge: fmean(own) for judge, own in given.items()}, rated=report.rated)
+                by_judge.setdefault(opinion.judge, []).append(opinion.score)
+        score = dimension.combined(
+            item_id, {judge: fmean(rounds) for judge, rounds in by_judge.items()}, rated=report.rated
+        )
         if score is not None:
             scores[dimension.id] = score
     return scores

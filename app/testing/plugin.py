@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     _timeout_s(config)
     if (job := config.getoption("--dicast-job")) and not Path(job).is_file():
-        raise pytest.UsageError(f"--dicast-job: {job} is no file{_meant(Path(job))}")
+        raise pytest.UsageError(f"--dicast-job: {job} is no file{_suggestion(Path(job))}")
     config.stash[DEFERRED] = []
 
 
@@ -66,18 +66,18 @@ def judge(request: pytest.FixtureRequest) -> Judge:
     if marker is not None and (marker.args or defaults.keys() - {"dimensions", "at_least"}):
         wrong = [*map(repr, marker.args), *sorted(defaults.keys() - {"dimensions", "at_least"})]
         raise pytest.UsageError(f"the marker dicast takes dimensions= and at_least=, got {', '.join(wrong)}")
-    asked: list[Judged] = request.node.stash.setdefault(ASKED, [])
+    requests: list[Judged] = request.node.stash.setdefault(ASKED, [])
 
     def ask(
         text: str, *, prompt: str | None = None, reference: str | None = None,
         dimensions: Sequence[str] | None = None, at_least: float | Mapping[str, float] | None = None,
     ) -> Judged:  # fmt: skip
-        wanted = dimensions if dimensions is not None else defaults.get("dimensions", ())
+        names = dimensions if dimensions is not None else defaults.get("dimensions", ())
         least = at_least if at_least is not None else defaults.get("at_least")
         judged = _judging(request.config).ask(
-            request.node.nodeid, text, prompt=prompt, reference=reference, dimensions=wanted, at_least=least
+            request.node.nodeid, text, prompt=prompt, reference=reference, dimensions=names, at_least=least
         )
-        asked.append(judged)
+        requests.append(judged)
         return judged
 
     return ask
@@ -93,7 +93,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if item.stash.get(ASKED, []) and all(report.passed for report in reports):
         item.config.stash[DEFERRED].append((item, reports))
     else:
-        _tell(item, reports)
+        _log_reports(item, reports)
     return True
 
 
@@ -122,18 +122,18 @@ def _hand_out(session: pytest.Session) -> None:
         trouble = f"not judged: {type(error).__name__}: {error}"
     for item, reports in deferred:
         wrong = [trouble] if trouble else [judged.wrong for judged in item.stash[ASKED]]
-        if told := "\n".join(filter(None, wrong)):
-            _fail(next(report for report in reports if report.when == "call"), told)
-        _tell(item, reports)
+        if text := "\n".join(filter(None, wrong)):
+            _fail(next(report for report in reports if report.when == "call"), text)
+        _log_reports(item, reports)
 
 
-def _fail(report: pytest.TestReport, told: str) -> None:
+def _fail(report: pytest.TestReport, text: str) -> None:
     expected = hasattr(report, "wasxfail")
     report.outcome = "skipped" if expected else "failed"
-    report.longrepr = told
+    report.longrepr = text
 
 
-def _tell(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
+def _log_reports(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
     _as_reported_by_xdist(item)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
@@ -141,17 +141,17 @@ def _tell(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
 
 
 def _timeout_s(config: pytest.Config) -> float:
-    given = config.getini("dicast_timeout")
+    value = config.getini("dicast_timeout")
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise pytest.UsageError(f"dicast_timeout: must be a number of seconds above 0, got {given!r}")
+        raise pytest.UsageError(f"dicast_timeout: must be a number of seconds above 0, got {value!r}")
     return seconds
 
 
-def _meant(path: Path) -> str:
+def _suggestion(path: Path) -> str:
     from dicast.config.nearest import nearest_file  # noqa: PLC0415  (nothing of Dicast is imported without need)
 
     near = nearest_file(path)
@@ -180,7 +180,7 @@ def _judging(config: pytest.Config) -> Judging:
         path = str(config.rootpath / job) if not config.getoption("--dicast-job") else str(job)
         local = config.getoption("--dicast-local") and not _is_xdist_worker(config)
         if not Path(path).is_file():
-            raise pytest.UsageError(f"dicast_job: {path} is no file{_meant(Path(path))}")
+            raise pytest.UsageError(f"dicast_job: {path} is no file{_suggestion(Path(path))}")
         timeout_s = _timeout_s(config)
         config.stash[JUDGING] = Judging(path, local=bool(local), timeout_s=timeout_s)
     return config.stash[JUDGING]

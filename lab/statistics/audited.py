@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dicast.app.assessment.scores import DimensionScores, People
-from dicast.app.assessment.voices import voice
+from dicast.app.assessment.voices import rater_statistics
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import ReportDimension
@@ -74,7 +74,7 @@ def _third(
         People(rated, ("ada",), people[rated, None]), audited=items,
     ).of_audit  # fmt: skip
     assert of is not None
-    told = voice("third", "judge", of.scores[:, THIRD], of, rng)
+    told = rater_statistics("third", "judge", of.scores[:, THIRD], of, rng)
     assert told.peoples_mean is not None
     return told.bias, told.peoples_mean.powered
 

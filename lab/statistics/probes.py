@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dicast.app.assessment.assess import assess
-from dicast.app.assessment.scores import DimensionScores, JobScores, Varied
+from dicast.app.assessment.scores import DimensionScores, JobScores, VariedItems
 from dicast.app.domain.attacks import ATTACKS
 from dicast.app.domain.report import ReportDimension
 from dicast.app.statistics.arrays import Floats
@@ -65,7 +65,7 @@ def a_probed_job(
     text = [at for at, attack in enumerate(ATTACKS) if attack.place == "text"]
     label += [text[n % len(text)] for n in range(drawn)]
     item += sorted(rng.choice(items, drawn, replace=False).tolist())
-    variants = Varied(LABELS, np.array(label), np.array(item))
+    variants = VariedItems(LABELS, np.array(label), np.array(item))
     scores = np.stack([_scored(rng, judge, quality, rounds) for judge in judges], axis=1)
     varied = np.stack([_varied(rng, judge, quality, variants, rounds) for judge in judges], axis=1)
     of = DimensionScores(ReportDimension(id="clear", scale_min=LOW, scale_max=HIGH), scores, varied=varied)
@@ -78,7 +78,7 @@ def _scored(rng: np.random.Generator, judge: Bent, seen: Floats, rounds: int) ->
     return np.clip(np.round(seen + judge.restless * rng.normal(size=(len(seen), rounds))), LOW, HIGH)
 
 
-def _varied(rng: np.random.Generator, judge: Bent, quality: Floats, variants: Varied, rounds: int) -> Floats:
+def _varied(rng: np.random.Generator, judge: Bent, quality: Floats, variants: VariedItems, rounds: int) -> Floats:
     """variants x rounds"""
     shift = np.array([judge.shift(LABELS[code]) for code in variants.label])
     scores = _scored(rng, judge, quality[variants.item] + shift, rounds)

@@ -278,7 +278,7 @@ def test_an_audit_that_nobody_has_rated_tells_of_no_agreement(tmp_path: Path) ->
     people = People(np.array([0, 2]), ("ada",), np.array([[3.0], [4.0]]), np.array([0.5, 0.2]))
     given = np.array([[[3.0, 4.0], [4.0, 4.0]], [[2.0, 2.0], [3.0, 4.0]], [[5.0, 5.0], [np.nan, np.nan]]])
     of = DimensionScores(
-        ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule), given, people, spared=(0, 2),
+        ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule), given, people, skipped=(0, 2),
         audited=np.array([True, True, False]),
     )  # fmt: skip
     part = of.of_audit

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dicast.app.assessment import combined, stopping
-from dicast.app.assessment.scores import DimensionScores, JobScores, People, Stopped
+from dicast.app.assessment.scores import DimensionScores, JobScores, People, StoppedJob
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import GroupDifference, GroupStatistics
 from dicast.app.domain.panel import PanelRule
@@ -33,21 +33,21 @@ def rated_job(rated: int, **panel: Any) -> tuple[JobScores, DimensionScores]:
 
 def test_weights_are_learned_from_twenty_rated_items_in_each_half_and_said_to_be_equal_from_fewer() -> None:
     weighted = {"combine": "weighted", "weights": "learned"}
-    few = combined._learned(*rated_job(39, **weighted)).dimension.learned
+    few = combined._learn(*rated_job(39, **weighted)).spec.learned
     assert few is not None and (few.items, few.weights, few.halves) == (39, {"a": 0.5, "b": 0.5}, [])
     assert few.reason is not None and few.reason.endswith("and there are 20 and 19")
-    enough = combined._learned(*rated_job(40, **weighted)).dimension.learned
+    enough = combined._learn(*rated_job(40, **weighted)).spec.learned
     assert enough is not None and enough.reason is None and len(enough.halves) == 2
     assert enough.weights["a"] > 0.8 and all(sum(of.values()) == pytest.approx(1) for of in enough.halves)
     again = rated_job(40, **weighted)
-    kept = combined._learned(again[0], combined._learned(*again))
-    assert kept.dimension.learned == enough, "what was learned is not learned anew"
+    kept = combined._learn(again[0], combined._learn(*again))
+    assert kept.spec.learned == enough, "what was learned is not learned anew"
 
 
 def test_rated_items_are_combined_by_what_the_other_half_has_taught() -> None:
     job, of = rated_job(60, combine="weighted", weights="learned")
-    learned = combined._learned(job, of)
-    found, panel = learned.dimension.learned, combined.panel_scores(job, learned)
+    learned = combined._learn(job, of)
+    found, panel = learned.spec.learned, combined.panel_scores(job, learned)
     assert found is not None
     for item in range(80):
         weights = found.halves[1 - item % 2] if item < 60 else found.weights
@@ -65,7 +65,7 @@ def test_the_likeliest_label_is_told_of_the_lowest_one_too_and_of_no_item_withou
     )  # fmt: skip
     of = DimensionScores(dimension, judges[:, :, None])
     job = JobScores(200, ("a", "b", "c"), (of,))
-    found = combined.panel_scores(job, combined._learned(job, of))
+    found = combined.panel_scores(job, combined._learn(job, of))
     np.testing.assert_array_equal(found[3:], truth[3:])
     assert 1.0 in found[3:] and np.isnan(found[:3]).all()
 
@@ -77,7 +77,7 @@ def ended(of: ReportDimension, dimension: str = "clear", **asked: Any) -> tuple[
         asked=Question.model_validate({"dimension": dimension, **asked}),
     )  # fmt: skip
     scores = DimensionScores(of, np.ones((9, 1, 1)))
-    return JobScores(9, ("a",), (scores,), stopped=Stopped(answer, 90)), scores
+    return JobScores(9, ("a",), (scores,), stopped=StoppedJob(answer, 90)), scores
 
 
 KNOWN = Figure(
@@ -105,8 +105,8 @@ def test_the_panels_mean_is_the_questions_own_where_it_was_asked(asked: dict[str
 def test_an_answer_without_all_of_its_figures_is_not_known(missing: str) -> None:
     job, of = ended(PLAIN, mean_at_least=3)
     assert job.stopped is not None
-    answer = job.stopped.answer.model_copy(update={missing: None})
-    job = replace(job, stopped=Stopped(answer, 90))
+    answer = job.stopped.job_answer.model_copy(update={missing: None})
+    job = replace(job, stopped=StoppedJob(answer, 90))
     (panel,) = stopping.with_sequence(job, of, [voice("panel", "panel")])
     assert panel.mean == Figure.unknown("nothing that the question is about has a score")
 
@@ -118,10 +118,10 @@ def test_the_difference_that_was_asked_is_told_either_way_round() -> None:
     ]
     groups = GroupStatistics(by="model", differences=apart)
     job, of = ended(PLAIN, difference={"by": "model", "of": ["x", "y"]})
-    one, turned, other = stopping.with_asked_difference(job, of, groups).differences
+    one, turned, other = stopping.with_difference(job, of, groups).differences
     assert (one.difference, one.p) == (KNOWN, None)
     assert (turned.difference.value, turned.difference.low, turned.difference.high) == (-3.4, -3.7, -3.1)
     assert (turned.first, turned.second, turned.p) == ("y", "x", None)
     assert other == apart[2]
     elsewhere = groups.model_copy(update={"by": "day"})
-    assert stopping.with_asked_difference(job, of, elsewhere) == elsewhere
+    assert stopping.with_difference(job, of, elsewhere) == elsewhere

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dicast.app.assessment.placing import placed
+from dicast.app.assessment.placing import position_probes
 from dicast.app.assessment.scores import DimensionScores, JobScores
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.judge_statistics import DimensionStatistics, ProbeStatistics
@@ -99,7 +99,8 @@ def test_p_is_corrected_together_with_the_other_probes(tmp_path: Path) -> None:
     panel = scores.mean(axis=1)[:, 0]
     alone = {
         one.voice: one.p
-        for one in placed(job, of, *({"one": scores[:, 0, 0, at], "two": scores[:, 1, 0, at], "panel": panel[:, at]}
+        for one in position_probes(job, of, *(
+            {"one": scores[:, 0, 0, at], "two": scores[:, 1, 0, at], "panel": panel[:, at]}
                                      for at in (0, 1)))
     }  # fmt: skip
     least = min(alone, key=lambda name: alone[name] or 1.0)
@@ -122,7 +123,9 @@ def test_judges_who_only_err_are_seldom_accused() -> None:
     for _ in range(400):
         scores = judge(rng, rng.normal(0, 1, 60), 1.0, 0.0, 2)[:, None, None, :]
         of = DimensionScores(CHOICE, scores[..., 0], orders=scores)
-        (one,) = placed(JobScores(60, ("fair",), (of,)), of, {"fair": scores[:, 0, 0, 0]}, {"fair": scores[:, 0, 0, 1]})
+        (one,) = position_probes(
+            JobScores(60, ("fair",), (of,)), of, {"fair": scores[:, 0, 0, 0]}, {"fair": scores[:, 0, 0, 1]}
+        )
         accused += one.p is not None and one.p < 0.05
     assert accused <= 35, "of 20 that chance accuses; more than 35 once in a thousand times"
 
@@ -146,4 +149,4 @@ def test_wins_are_told_of_each_and_of_each_against_each(tmp_path: Path) -> None:
 def test_a_panel_that_was_asked_in_one_order_has_no_such_probe(tmp_path: Path) -> None:
     scores = np.sign(np.random.default_rng(5).normal(size=(PAIRS, 1)))[:, None, :]
     of = DimensionScores(CHOICE.model_copy(update={"panel": PanelRule(combine="majority")}), scores)
-    assert list(placed(JobScores(PAIRS, ("one",), (of,)), of, {}, {})) == []
+    assert list(position_probes(JobScores(PAIRS, ("one",), (of,)), of, {}, {})) == []

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dicast.app.assessment.probe_words import probe_lines
-from dicast.app.assessment.spared import spared_words
-from dicast.app.assessment.telling import how_far
+from dicast.app.assessment.probe_words import probe_sentences
+from dicast.app.assessment.spared import skipped_sentences
+from dicast.app.assessment.telling import difference_text
 from dicast.app.assessment.words import (
-    calibrated_words,
-    label_words,
-    panel_words,
-    preference_words,
+    calibration_sentences,
+    label_sentences,
+    panel_sentences,
+    preference_sentences,
     summary,
 )
 from dicast.app.domain.figure import Figure
@@ -182,18 +182,18 @@ def test_a_calibration_is_told_of_the_panel_or_the_one_judge() -> None:
     values = {"raw": fig(3, 2, 4), "calibrated": fig(2.5, 2.1, 2.9), "bias": WHY, "method": "isotonic"}
     one = CalibratedRater(name="a", kind="judge", learned_on=1200, differing=["prompt", "model"], **values)  # type: ignore[arg-type]
     whole = CalibratedRater(name="panel", kind="panel", learned_on=1200, differing=["model"], **values)  # type: ignore[arg-type]
-    assert list(calibrated_words([one, whole])) == [
+    assert list(calibration_sentences([one, whole])) == [
         "Calibrated (isotonic, learned on 1,200 rated items), the panel's mean is 2.50 (2.10 to 2.90) instead of "
         "3.00 (2.00 to 4.00); that the map itself may err is not in this interval.",
         "The calibration was made with another prompt and another model, and is applied all the same.",
     ]
     same = one.model_copy(update={"differing": []})
-    assert len(lines := list(calibrated_words([same]))) == 1 and "a's mean is" in lines[0]
+    assert len(lines := list(calibration_sentences([same]))) == 1 and "a's mean is" in lines[0]
     unknown = one.model_copy(update={"calibrated": WHY})
-    assert list(calibrated_words([unknown])) == [
+    assert list(calibration_sentences([unknown])) == [
         "What a's mean is when calibrated cannot be said, because only 2 items were rated."
     ]
-    assert list(calibrated_words([])) == []
+    assert list(calibration_sentences([])) == []
 
 
 @pytest.mark.parametrize("learned, begins", [
@@ -203,7 +203,7 @@ def test_a_calibration_is_told_of_the_panel_or_the_one_judge() -> None:
     (LearnedPanel(items=1200, weights={"a": 0.25, "b": 0.75}), "The panel's weights are learned from 1,200 r"),
 ])  # fmt: skip
 def test_what_a_panel_has_learned(learned: LearnedPanel | None, begins: str | None) -> None:
-    found = list(panel_words(ReportDimension(id="d", scale_min=1, scale_max=5, learned=learned)))
+    found = list(panel_sentences(ReportDimension(id="d", scale_min=1, scale_max=5, learned=learned)))
     assert not found if begins is None else len(found) == 1 and found[0].startswith(begins)
 
 
@@ -211,14 +211,14 @@ def test_labels_are_told_ten_at_most() -> None:
     def share(name: str, people: Figure) -> LabelShare:
         return LabelShare(label=name, judges=fig(0.5, 0.4, 0.6), people=people, people_alone=WHY)
 
-    two = list(label_words([share("good", fig(0.2, 0.1, 0.3)), share("bad", WHY)]))
+    two = list(label_sentences([share("good", fig(0.2, 0.1, 0.3)), share("bad", WHY)]))
     assert two == [
         "'good' is 0.50 (0.40 to 0.60) of the judges' opinions; of people's it would be 0.20 (0.10 to 0.30).",
         "'bad' is 0.50 (0.40 to 0.60) of the judges' opinions.",
     ]
     many = [share(f"l{n}", WHY) for n in range(12)]
-    assert list(label_words(many))[-1] == "The other 2 labels are in report.json."
-    assert len(list(label_words(many[:10]))) == 10
+    assert list(label_sentences(many))[-1] == "The other 2 labels are in report.json."
+    assert len(list(label_sentences(many[:10]))) == 10
 
 
 # -------------------------------------------------------------------------------------------------------- preferences
@@ -231,7 +231,7 @@ def test_preferences_are_told_with_the_strongest_or_who_wins_most() -> None:
         wins=fig(0.6, 0.5, 0.7), ties=WHY, people=fig(0.5, 0.4, 0.6), people_alone=WHY, contestants=[best, best],
         rankings=[ranking("a", WHY), ranking("panel", fig(0.7, 0.6, 0.8)), ranking("a person", fig(0.5, 0.4, 0.6))],
     )  # fmt: skip
-    assert list(preference_words(found)) == [
+    assert list(preference_sentences(found)) == [
         "The panel prefers A in a share of 0.60 (0.50 to 0.70), ties counted half; "
         "people would in 0.50 (0.40 to 0.60).",
         "The panel orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80); "
@@ -244,12 +244,12 @@ def test_preferences_are_told_with_the_strongest_or_who_wins_most() -> None:
         wins=fig(0.6, 0.5, 0.7), ties=WHY, people=WHY, people_alone=WHY, rates=rates, reason="some never met",
         rankings=[ranking("j", fig(0.7, 0.6, 0.8)), ranking("a person", WHY)],
     )  # fmt: skip
-    assert list(preference_words(weak)) == [
+    assert list(preference_sentences(weak)) == [
         "The panel prefers A in a share of 0.60 (0.50 to 0.70), ties counted half.",
         "j orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80).",
         "Who is the best of those compared cannot be said, because some never met.",
     ]
-    assert list(preference_words(None)) == []
+    assert list(preference_sentences(None)) == []
 
 
 # --------------------------------------------------------------------------------------------------- escalation, probes
@@ -257,14 +257,14 @@ def test_judges_who_were_not_asked_everywhere_are_named() -> None:
     rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1}})
     dimension = ReportDimension(id="d", scale_min=1, scale_max=5, panel=rule)
     one, two = voice("b", spared=700), voice("c", spared=800)
-    lines = list(spared_words(dimension, [voice("a"), one, two], 1000))
+    lines = list(skipped_sentences(dimension, [voice("a"), one, two], 1000))
     assert lines[0].startswith("b and c were asked only where the judges before ")
     assert "(1,500 opinions on 1,000 items were not needed). What is told of judges rests on those who were" in lines[0]
-    assert next(iter(spared_words(dimension, [voice("a"), one], 1000))).startswith("b was asked only")
+    assert next(iter(skipped_sentences(dimension, [voice("a"), one], 1000))).startswith("b was asked only")
     assert "c rests on the 40 items of the audit alone" in next(
-        iter(spared_words(dimension, [one.model_copy(update={"audited": 40}), two], 9))
+        iter(skipped_sentences(dimension, [one.model_copy(update={"audited": 40}), two], 9))
     )
-    assert list(spared_words(dimension, [voice("a")], 1000)) == []
+    assert list(skipped_sentences(dimension, [voice("a")], 1000)) == []
 
 
 def probe(name: str, effect: Figure, p: float | None, **more: Any) -> ProbeStatistics:
@@ -273,7 +273,7 @@ def probe(name: str, effect: Figure, p: float | None, **more: Any) -> ProbeStati
 
 def test_attacks_are_told_by_which_way_they_move_and_how_often() -> None:
     attack = [AttackFound(attack=f"x{n}", family="f", tries=5, shift=2 - n) for n in range(4)]
-    lines = list(probe_lines([
+    lines = list(probe_sentences([
         probe("injection", fig(0.5, 0.2, 0.8), 0.01, moved=fig(0.24, 0.15, 0.38), by_itself=fig(0.1, 0, 0.2),
               attacks=attack),
         probe("injection", fig(-0.5, -0.8, -0.2), 0.01, voice="panel", moved=fig(0.0, 0.0, 0.1)),
@@ -285,34 +285,34 @@ def test_attacks_are_told_by_which_way_they_move_and_how_often() -> None:
         "The judge 'a' changed its score for 24 % (15 to 38) of the texts with an attack, and for 10 % (0 to 20) of "
         "those that were judged again as they are; what moved it furthest: x0 (+2.00), x1 (+1.00), x2 (+0.00).",
     ]
-    assert list(probe_lines([probe("injection", fig(0.1, -0.1, 0.3), 0.05, moved=WHY)])) == [
+    assert list(probe_sentences([probe("injection", fig(0.1, -0.1, 0.3), 0.05, moved=WHY)])) == [
         "No judge is seen to be moved by attacks in the text."
     ]
-    assert list(probe_lines([probe("injection", WHY, None)])) == [
+    assert list(probe_sentences([probe("injection", WHY, None)])) == [
         "How far judges are moved by attacks in the text cannot be said, because only 2 items were rated."
     ]
 
 
 def test_the_order_and_the_length_are_told() -> None:
     first = probe("position", fig(0.1, 0.05, 0.15), 0.001, first=fig(0.4, 0.3, 0.45), moved=fig(0.2, 0.1, 0.3))
-    assert list(probe_lines([first])) == [
+    assert list(probe_sentences([first])) == [
         "The judge 'a' prefers the text that it is shown last: the first one wins in 40 % (30 to 45) of its "
         "judgements.",
         "The preference of 'a' turned with the order for 20 % (10 to 30) of the pairs; such a pair counts as a tie.",
     ]
     long = probe("verbosity", fig(0.3, 0.1, 0.5), 0.01, voice="panel")
-    assert list(probe_lines([long, probe("formatting", fig(0, -1, 1), 0.9)])) == [
+    assert list(probe_sentences([long, probe("formatting", fig(0, -1, 1), 0.9)])) == [
         "The panel gives 0.30 (0.10 to 0.50) more for a text twice as long than people do, other things as they are "
         "here: what goes with it may be the cause.",
     ]
-    assert list(probe_lines([probe("formatting", fig(0, -1, 1), 0.9)])) == [
+    assert list(probe_sentences([probe("formatting", fig(0, -1, 1), 0.9)])) == [
         "No judge is seen to favour length or marks more than people do."
     ]
-    assert list(probe_lines([probe("formatting", WHY, None)])) == [
+    assert list(probe_sentences([probe("formatting", WHY, None)])) == [
         "Whether judges favour length or marks cannot be said, because only 2 items were rated."
     ]
     order = probe("order", fig(-0.3, -0.5, -0.1), 0.01)
-    assert list(probe_lines([order])) == [
+    assert list(probe_sentences([order])) == [
         "The judge 'a' gives 0.30 points less (0.10 to 0.50) when the dimensions come in reverse order."
     ]
 
@@ -321,4 +321,4 @@ def test_the_order_and_the_length_are_told() -> None:
     (fig(0.8, 0.5, 1.1), "0.80 points more (0.50 to 1.10)"), (fig(-0.8, -1.1, -0.5), "0.80 points less (0.50 to 1.10)"),
 ])  # fmt: skip
 def test_how_far_a_judge_is_moved_is_told_with_its_side(effect: Figure, said: str) -> None:
-    assert how_far(effect) == said
+    assert difference_text(effect) == said

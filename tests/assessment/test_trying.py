@@ -105,7 +105,7 @@ def test_variants_stand_in_no_other_figure() -> None:
     rng = np.random.default_rng(1)
     job = a_probed_job(rng, (FAIR, FAIR), items=200, drawn=100)
     (of,) = job.dimensions
-    bare = JobScores(job.items, job.judges, (DimensionScores(of.dimension, of.scores, of.people),))
+    bare = JobScores(job.items, job.judges, (DimensionScores(of.spec, of.scores, of.people),))
     with_probes, without = checked(assess(job)), checked(assess(bare))
     assert with_probes.voices == without.voices and with_probes.judges == without.judges
 

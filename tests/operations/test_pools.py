@@ -50,8 +50,8 @@ def test_everything_that_is_known_is_told_pool_by_pool_and_node_by_node(dicast: 
 def test_one_pool_is_looked_at_alone(dicast: Dicast) -> None:
     pools.change(dicast, "other", {"limit": 3})
     pools.change(dicast, "sim", {"limit": 4})
-    assert sorted(state.pool for state in pools.look(dicast).pools) == ["other", "sim"]
-    assert [state.pool for state in pools.look(dicast, "sim").pools] == ["sim"]
+    assert sorted(state.pool for state in pools.read_state(dicast).pools) == ["other", "sim"]
+    assert [state.pool for state in pools.read_state(dicast, "sim").pools] == ["sim"]
 
 
 def test_a_cap_on_all_is_set_read_and_lifted(dicast: Dicast) -> None:

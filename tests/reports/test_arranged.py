@@ -12,7 +12,7 @@ import pytest
 from dicast.app.domain.arrangement import Arrangement, ExpectedItems, Shuffle
 from dicast.app.domain.item import Item
 from dicast.app.reports import arranged
-from dicast.app.reports.arranged import ARRANGED, OtherItems, is_arranged, read_arranged, write_arranged
+from dicast.app.reports.arranged import ARRANGED, ItemCountMismatch, is_arranged, read_arranged, write_arranged
 
 
 class Twice:
@@ -102,7 +102,7 @@ def test_two_groups_take_turns_and_others_come_last(tmp_path):
 
 
 def test_other_items_than_were_counted_leave_no_file(tmp_path):
-    with pytest.raises(OtherItems, match="3 items come out, and 4 were counted"):
+    with pytest.raises(ItemCountMismatch, match="3 items come out, and 4 were counted"):
         write_arranged(tmp_path, map(an_item, range(3)), Arrangement(shuffle=Shuffle("s")), random.Random(1), 4)
     assert list(tmp_path.iterdir()) == []
 

@@ -207,6 +207,6 @@ def test_the_command_shows_the_report_without_the_libraries(
 ) -> None:
     folder, _ = finished(tmp_path)
     monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
-    show_statistics(Terminal(), str(folder), [], None, again=False, json=False)
+    show_statistics(Terminal(), str(folder), [], None, recompute=False, json=False)
     shown = capsys.readouterr()
     assert "pip install -e '.[scores]'" in shown.err and "80 of 80 units scored" in shown.out

@@ -10,7 +10,7 @@ import pytest
 
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
-from dicast.app.reports.browse import Browser, ItemWishes, NoSuchItem
+from dicast.app.reports.browse import Browser, ItemQuery, NoSuchItem
 from dicast.app.reports.files import finish, write_page
 from dicast.app.reports.folders import job_folder
 
@@ -44,7 +44,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Report]:
 
 def test_items_are_what_the_opinions_say(made: tuple[Path, Report]) -> None:
     folder, report = made
-    found = Browser().items(folder, report, ItemWishes())
+    found = Browser().items(folder, report, ItemQuery())
     assert (found.total, [row.id for row in found.items]) == (4, list(SCORES))
     for row in found.items:
         given = [score for score in SCORES[row.id] if score is not None]
@@ -62,7 +62,7 @@ def test_items_are_sorted_filtered_searched_and_paged(made: tuple[Path, Report])
     browser = Browser()
 
     def ids(**wishes: object) -> list[str]:
-        return [row.id for row in browser.items(folder, report, ItemWishes(**wishes)).items]  # type: ignore[arg-type]
+        return [row.id for row in browser.items(folder, report, ItemQuery(**wishes)).items]  # type: ignore[arg-type]
 
     assert ids(sort="disagreement", descending=True) == ["x", "X2", "y", 'z"']
     assert ids(sort="score", dimension="clear's", descending=True)[0] == 'z"'
@@ -102,7 +102,7 @@ def test_one_item_and_the_distributions(made: tuple[Path, Report]) -> None:
 def test_a_job_that_was_judged_anew_is_read_anew(made: tuple[Path, Report], tmp_path: Path) -> None:
     folder, report = made
     browser = Browser()
-    assert browser.items(folder, report, ItemWishes(limit=1)).total == 4
+    assert browser.items(folder, report, ItemQuery(limit=1)).total == 4
     root = folder.parent
     (folder / "report.json").unlink()
     write_page(root, "j", "abc", "0", 0, [
@@ -111,4 +111,4 @@ def test_a_job_that_was_judged_anew_is_read_anew(made: tuple[Path, Report], tmp_
     ], [])  # fmt: skip
     header = ReportHeader.model_validate({**report.model_dump(), "units": 4})
     again = finish(root, "j", "abc", header)
-    assert [row.id for row in browser.items(folder, again, ItemWishes()).items] == ["new"]
+    assert [row.id for row in browser.items(folder, again, ItemQuery()).items] == ["new"]

@@ -15,7 +15,7 @@ import pytest
 from dicast.app.cli import statistics
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.gating import GateOptions, gate_job
-from dicast.app.cli.statistics import PanelWishes, show_comparison, show_panels, show_statistics
+from dicast.app.cli.statistics import PanelQuery, show_comparison, show_panels, show_statistics
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.operations.rating import NoAddedRatings
@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 def show(folder: Path, *by: str, again: bool = False, **more: Any) -> None:
     more = {"json": False, **more}
-    show_statistics(Terminal(), str(folder), by, None, again=again, **more)
+    show_statistics(Terminal(), str(folder), by, None, recompute=again, **more)
 
 
 def judged_again(root: Path, folder: Path, score: int = 9, run: int = 1) -> Report:
@@ -87,12 +87,12 @@ def test_who_looks_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
         "report --json": lambda: show(folder, json=True),
         "report --by": lambda: show(folder, "doc"),
         "report --by --again": lambda: show(folder, "doc", again=True),
-        "report --cluster": lambda: show_statistics(Terminal(), str(folder), [], "doc", again=False, json=False),
+        "report --cluster": lambda: show_statistics(Terminal(), str(folder), [], "doc", recompute=False, json=False),
         "report -o": lambda: show(folder, page=str(out / "report.html")),
         "report --by -o": lambda: show(folder, "doc", page=str(out / "by.html")),
         "compare": lambda: show_comparison(Terminal(), str(folder), str(folder), most=3, force=False, json=False),
         "panel": lambda: show_panels(
-            Terminal(), str(folder), PanelWishes((), 2, "pearson", 0.1, ()), plot=str(out / "p.svg"), json=False
+            Terminal(), str(folder), PanelQuery((), 2, "pearson", 0.1, ()), plot=str(out / "p.svg"), json=False
         ),
         "gate": lambda: gate_job(Terminal(), str(folder), gate, json=False),
         "run --out": lambda: collect(report, tmp_path, out),

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from dicast.app.domain.figure import Figure
-from dicast.app.reports.findings_table import _comparison, _front, told
+from dicast.app.reports.findings_table import _comparison, _front, figure_text
 from dicast.app.reports.table import TableStyle
 
 WHY = Figure.unknown("4 items are few")
@@ -26,8 +26,8 @@ def printed(shown: Any) -> list[str]:
 
 
 def test_a_figure_or_why_it_cannot_be_said() -> None:
-    assert told(UP) == "0.50 (0.25..0.75)"
-    assert (told(WHY), told(Figure())) == ("4 items are few", "-")
+    assert figure_text(UP) == "0.50 (0.25..0.75)"
+    assert (figure_text(WHY), figure_text(Figure())) == ("4 items are few", "-")
 
 
 def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:

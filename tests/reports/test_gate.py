@@ -22,7 +22,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.reports import assessing, files, gating
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.gate_forms import markdown, write_csv, write_junit
-from dicast.app.reports.gating import FinishedRun, judged
+from dicast.app.reports.gating import FinishedRun, gate_verdict
 from dicast.errors import Exit
 from tests.command import JOB, ROOT
 from tests.reports.building import NOW, error, header, opinion
@@ -45,12 +45,12 @@ def run_of(root: Path, *, lower: float = 0.0, failed: int = 0, **changes: Any) -
 
 
 def told(gate: dict[str, Any], run: FinishedRun, before: FinishedRun | None = None) -> list[tuple[str, bool | None]]:
-    return [(check.name, check.passed) for check in judged(JobGate.model_validate(gate), run, before).checks]
+    return [(check.name, check.passed) for check in gate_verdict(JobGate.model_validate(gate), run, before).checks]
 
 
 def test_a_mean_is_held_against_its_threshold_or_its_intervals_lower_end(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    (check,) = judged(JobGate(fail_under={"clear": 5.0}), run).checks
+    (check,) = gate_verdict(JobGate(fail_under={"clear": 5.0}), run).checks
     assert check.passed and check.value is not None and check.low is not None and check.low < 5 < check.value
     assert told({"fail_under": {"clear": 5.0}, "confident": True}, run) == [("mean of clear", False)]
     assert told({"fail_under": {"clear": check.low - 0.01}, "confident": True}, run) == [("mean of clear", True)]
@@ -68,7 +68,7 @@ def test_a_loss_must_be_proved_or_with_confidence_be_ruled_out(tmp_path: Path) -
     before, same, worse = run_of(tmp_path / "a"), run_of(tmp_path / "b"), run_of(tmp_path / "c", lower=1)
     name = "clear not worse than job-1"
     assert told({"not_worse_than": "x"}, same, before) == [(name, True)]
-    (check,) = judged(JobGate(not_worse_than="x"), worse, before).checks
+    (check,) = gate_verdict(JobGate(not_worse_than="x"), worse, before).checks
     assert check.passed is False and check.p is not None and check.p < 0.001 and check.value == pytest.approx(-0.425)
     assert "would be found in four of five cases" in check.told
     assert told({"not_worse_than": "x", "shift": 0.5}, worse, before) == [(name, True)], "no more than what counts"
@@ -81,7 +81,7 @@ def test_runs_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     (dimension,) = run.report.dimensions
     other = dimension.model_copy(update={"rubric": "another"})
     foreign = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": [other]}))
-    (check,) = judged(JobGate(not_worse_than="x"), run, foreign).checks
+    (check,) = gate_verdict(JobGate(not_worse_than="x"), run, foreign).checks
     assert check.passed is None and "another rubric" in check.told
     nothing = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": []}))
     assert told({"not_worse_than": "x"}, run, nothing) == [("not worse than job-1", None)]
@@ -107,7 +107,7 @@ def test_a_calibration_must_be_there_and_be_for_this_job(tmp_path: Path) -> None
     calibrated = report.model_copy(update={"calibration": Calibration(maps=maps)})
     assert told(gate, FinishedRun(folder, calibrated)) == [("calibration of clear", True), ("mean of clear", True)]
     stale = calibrated.model_copy(update={"prompt": "worded in another way"})
-    (check,) = judged(JobGate.model_validate(gate), FinishedRun(folder, stale)).checks
+    (check,) = gate_verdict(JobGate.model_validate(gate), FinishedRun(folder, stale)).checks
     assert check.passed is None and "stale: it was made with another prompt" in check.told
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_told_does_not_pass(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     cancelled = FinishedRun(run.folder, run.report.model_copy(update={"status": "cancelled", "missing": 3}))
     assert told({"max_errors": 1}, cancelled) == [("complete", None), ("errors", True)]
-    verdict = judged(JobGate(max_errors=1.0), cancelled)
+    verdict = gate_verdict(JobGate(max_errors=1.0), cancelled)
     assert verdict.passed is None
     begin(tmp_path / "none", "job-1", NOW)
     files.write_page(tmp_path / "none", "job-1", NOW, "0", 0, [opinion(0, score=None)], [error(0)])
@@ -123,16 +123,16 @@ def test_what_cannot_be_told_does_not_pass(tmp_path: Path) -> None:
         job_folder(tmp_path / "none", "job-1"), files.finish(tmp_path / "none", "job-1", NOW, header(1))
     )
     assert told({"fail_under": {"clear": 2}}, empty) == [("mean of clear", None)]
-    few = judged(JobGate(not_worse_than="x"), empty, run).checks[0]
+    few = gate_verdict(JobGate(not_worse_than="x"), empty, run).checks[0]
     assert few.passed is None and "the runs share 0 items" in few.told
 
 
 def test_items_may_be_clustered(tmp_path: Path) -> None:
     folder, report = finished(tmp_path, [], cluster="doc")
-    alone = judged(
+    alone = gate_verdict(
         JobGate(fail_under={"clear": 2}), FinishedRun(folder, report.model_copy(update={"cluster": None}))
     ).checks[0]
-    (check,) = judged(JobGate(fail_under={"clear": 2}), FinishedRun(folder, report)).checks
+    (check,) = gate_verdict(JobGate(fail_under={"clear": 2}), FinishedRun(folder, report)).checks
     assert check.value == alone.value and (check.low, check.high) != (alone.low, alone.high)
 
 
@@ -142,7 +142,7 @@ def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeyp
     assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
     for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
         with pytest.raises(gating.NoLibraries, match=r"\.\[scores\]"):
-            judged(gate, run, run)
+            gate_verdict(gate, run, run)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_more_than_can_wait_are_left_out(tmp_path: Path, caplog: pytest.LogCaptu
 def test_the_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = finished(tmp_path)
     (folder / "report.html").write_text("old")
-    show_statistics(Terminal(), str(folder), (), None, again=False, json=False, page=str(tmp_path / "r.html"))
+    show_statistics(Terminal(), str(folder), (), None, recompute=False, json=False, page=str(tmp_path / "r.html"))
     assert "Report in" in capsys.readouterr().err
     for path in (tmp_path / "r.html", folder / "report.html"):
         assert "Squares: a person" in path.read_text(encoding="utf-8"), "what lies beside the results is renewed"

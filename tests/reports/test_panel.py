@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.assessment.combined import learned
 from dicast.app.assessment.combined import panel_scores as combined
+from dicast.app.assessment.combined import with_learned_panels
 from dicast.app.domain.panel import NotLearned, PanelRule, half_of
 from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
@@ -133,7 +133,7 @@ def test_weights_are_learned_from_the_other_half_of_the_ratings(tmp_path: Path) 
 def test_the_arrays_and_the_file_agree(tmp_path: Path) -> None:
     for at, rule in enumerate((PanelRule(combine="weighted", weights="learned"), PanelRule(combine="dawid_skene"))):
         folder, report = judged(tmp_path / str(at), rule, high=4)
-        scores = learned(load_scores(folder, report))
+        scores = with_learned_panels(load_scores(folder, report))
         found = combined(scores, scores.dimensions[0])
         told = panel_scores(folder, learn_panels(folder, report))
         np.testing.assert_allclose(found, [row.score for row in told])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.reports.gate_forms import _plain
+from dicast.app.reports.gate_forms import _escaped
 
 
 @pytest.mark.parametrize("text, plain", [
@@ -12,4 +12,4 @@ from dicast.app.reports.gate_forms import _plain
     ("a\\", "a\\\\"),
 ])  # fmt: skip
 def test_marks_are_escaped(text: str, plain: str) -> None:
-    assert _plain(text) == plain
+    assert _escaped(text) == plain

@@ -19,7 +19,7 @@ from dicast.app.domain.item import RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import ReportDimension
 from dicast.app.domain.scale import Scale
-from dicast.app.operations.rating import _told, _told_dimensions
+from dicast.app.operations.rating import _describe_dimension, _described_dimensions
 from dicast.app.reports.blind import BlindRatings, Queue, QueuedItem
 from dicast.app.reports.files import read_report
 from dicast.app.reports.finishing import keep_ratings
@@ -171,7 +171,7 @@ def test_ratings_that_statistics_cannot_be_computed_with_stay_out_of_the_report(
     """They were kept, and no report of the job could be made any more."""
     finished(dicast, "r", ITEMS)
     folder = job_folder(dicast.settings.results_dir, "r")
-    dimensions = _told_dimensions(dicast, read_report(folder.parent, "r"))
+    dimensions = _described_dimensions(dicast, read_report(folder.parent, "r"))
     items = [QueuedItem(f"essay-00{n}", {"text": "t"}, 1.0 if n % 2 else 1e-308) for n in range(1, ITEMS)]
     kept(dicast).open_queue(Queue(dimensions, items))
     before = (folder / "report.json").read_bytes()
@@ -182,7 +182,7 @@ def test_ratings_that_statistics_cannot_be_computed_with_stay_out_of_the_report(
     assert told.json()["reason"].startswith("the ratings are not in the report: the statistics cannot be computed")
     assert (folder / "report.json").read_bytes() == before and not (folder / "ratings.jsonl").exists()
     assert next((line.action, line.outcome) for line in dicast.audit.lines()) == ("rating.finish", "not kept")
-    show_statistics(Terminal(), str(folder), [], None, again=True, json=True)
+    show_statistics(Terminal(), str(folder), [], None, recompute=True, json=True)
 
 
 def test_ratings_that_were_added_over_http_can_be_taken_back(people: httpx2.Client, dicast: Dicast) -> None:
@@ -244,7 +244,7 @@ def test_ratings_are_added_to_an_ended_job_by_the_command(
     folder = job_folder(dicast.settings.results_dir, "r")
     path = tmp_path / "people.csv"
     path.write_text("item_id,rater,clear\n" + "".join(f"essay-00{n},ada,{1 + n % 5}\n" for n in range(ITEMS)))
-    show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+    show_statistics(Terminal(), str(folder), [], None, recompute=False, json=True, ratings=str(path))
     told = json.loads(capsys.readouterr().out)
     assert (told["rated"], told["statistics"]["state"]) == (True, "computed")
     assert told["statistics"]["dimensions"][0]["rated_items"] == ITEMS
@@ -252,7 +252,7 @@ def test_ratings_are_added_to_an_ended_job_by_the_command(
                            ("essay-001,ada,1\nessay-001,ada,2", "already")):  # fmt: skip
         path.write_text(f"item_id,rater,clear\n{wrong}\n")
         with pytest.raises(datasets.DatasetError, match=message):
-            show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+            show_statistics(Terminal(), str(folder), [], None, recompute=False, json=True, ratings=str(path))
 
 
 def test_pairs_whose_metadata_are_named_like_those_of_lists_are_rated_as_pairs(
@@ -265,7 +265,7 @@ def test_pairs_whose_metadata_are_named_like_those_of_lists_are_rated_as_pairs(
     path = tmp_path / "people.csv"
     path.write_text("item_id,dimension,rater,score\n" + "".join(f"pair-{n},better,ada,A\n" for n in range(4)))
     folder = job_folder(dicast.settings.results_dir, "p")
-    show_statistics(Terminal(), str(folder), [], None, again=False, json=True, ratings=str(path))
+    show_statistics(Terminal(), str(folder), [], None, recompute=False, json=True, ratings=str(path))
     assert json.loads(capsys.readouterr().out)["rated"]
 
 
@@ -276,7 +276,7 @@ def test_labels_and_checklists_are_rated_in_their_own_words(tmp_path: Path) -> N
         "better": Scale(preference="choice"),
     }  # fmt: skip
     dimensions = [Dimension(id=name, instructions="?", scale=scale) for name, scale in scales.items()]
-    told = [_told(ReportDimension.from_dimension(dimension), dimension) for dimension in dimensions]
+    told = [_describe_dimension(ReportDimension.from_dimension(dimension), dimension) for dimension in dimensions]
     blind = BlindRatings(tmp_path)
     blind.open_queue(Queue(told, [QueuedItem("i", {"text": "t"}), QueuedItem("k", {"text": "t"})]))
     for item, score in (("i", 2), ("k", 1)):

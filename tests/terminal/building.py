@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.app.cli.progress import Sight
+from dicast.app.cli.progress import JobSnapshot
 from dicast.app.ledger.client import JobStatus
 from dicast.app.ledger.states import JobState
 
@@ -31,5 +31,5 @@ def sight(
     workers: int = 1,
     away_s: float = 0.0,
     **counters: int,
-) -> Sight:
-    return Sight(status(done, state=state, **counters), open_here, open_all, workers, away_s)
+) -> JobSnapshot:
+    return JobSnapshot(status(done, state=state, **counters), open_here, open_all, workers, away_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dicast.app.cli.beside import PAGE, tell_page, wait_for_page
+from dicast.app.cli.beside import PAGE, print_page_path, wait_for_page
 from dicast.app.cli.console import Terminal
 from dicast.app.reports.files import REPORT
 
@@ -26,9 +26,9 @@ def test_it_is_waited_for_but_not_for_ever(tmp_path: Path, capsys: pytest.Captur
 
     (tmp_path / REPORT).write_text("{}")
     os.utime(tmp_path / REPORT, (5, 5))
-    tell_page(Terminal(), tmp_path, "j")
+    print_page_path(Terminal(), tmp_path, "j")
     assert not wait_for_page(tmp_path, 5, clock=lambda: now, pause=pause) and 5 <= now < 5.2
     assert wait_for_page(tmp_path, 5, clock=lambda: now, pause=pause) and 7 < now < 7.2
-    tell_page(Terminal(), tmp_path, "j")
+    print_page_path(Terminal(), tmp_path, "j")
     said = capsys.readouterr().err
     assert "`dicast report j -o FILE` makes it" in said and f"Report in {tmp_path / PAGE}" in said.replace("\n", "")

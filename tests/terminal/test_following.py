@@ -13,8 +13,8 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.app.cli import following
-from dicast.app.cli.following import Action, Interrupts, JobVanished, Lookout, StoreAway, follow
-from dicast.app.cli.progress import Sight
+from dicast.app.cli.following import Action, Interrupts, JobVanished, JobWatcher, StoreAway, follow
+from dicast.app.cli.progress import JobSnapshot
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.states import JobState
 from tests.terminal.building import sight, status
@@ -23,16 +23,16 @@ from tests.terminal.building import sight, status
 class Script:
     """A lookout that sees what the test says, a step a look."""
 
-    def __init__(self, *steps: Sight | Callable[[], None] | Exception) -> None:
+    def __init__(self, *steps: JobSnapshot | Callable[[], None] | Exception) -> None:
         self._steps = list(steps)
-        self._last: Sight | None = None
+        self._last: JobSnapshot | None = None
 
-    def sight(self) -> Sight | None:
+    def snapshot(self) -> JobSnapshot | None:
         if self._steps:
             step = self._steps.pop(0)
             if isinstance(step, Exception):
                 raise step
-            if isinstance(step, Sight):
+            if isinstance(step, JobSnapshot):
                 self._last = step
             else:
                 step()
@@ -52,7 +52,7 @@ class Person:
             script, interrupts, show=self._show, ask=self._ask, cancel=self._cancel, alone=lambda: alone,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def _show(self, look: Sight) -> None:
+    def _show(self, look: JobSnapshot) -> None:
         self.seen.append(look.status.state)
 
     def _ask(self) -> Action:
@@ -66,7 +66,7 @@ class Person:
 
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
-    with Interrupts() as found, found.held():
+    with Interrupts() as found, found.hold():
         yield found
 
 
@@ -81,7 +81,7 @@ CANCELLED = sight(60, state=JobState.CANCELLED)
 def test_what_the_caller_has_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interrupts() as found, found.held():
+        with Interrupts() as found, found.hold():
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
             assert (found.presses, found.ordered) == (1, True)
@@ -144,9 +144,9 @@ def test_trouble_of_the_lookout_ends_it(interrupts: Interrupts) -> None:
 def test_signals_are_counted_only_while_held(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
-        with interrupts.held():
+        with interrupts.hold():
             os.kill(os.getpid(), number)
-            with pytest.raises(KeyboardInterrupt), interrupts.raised():
+            with pytest.raises(KeyboardInterrupt), interrupts.let_raise():
                 os.kill(os.getpid(), number)
                 time.sleep(5)
             os.kill(os.getpid(), number)
@@ -195,9 +195,9 @@ class FakeRegistry:
         return ["w1", "w2"]
 
 
-def lookout(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, why: str | None = None) -> Lookout:
+def lookout(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, why: str | None = None) -> JobWatcher:
     monkeypatch.setattr(following, "LOOK_EVERY_S", 0.005)
-    return Lookout(ledger, FakeRegistry(), "job-1", lambda _: why)  # type: ignore[arg-type]
+    return JobWatcher(ledger, FakeRegistry(), "job-1", lambda _: why)  # type: ignore[arg-type]
 
 
 def after_looks(ledger: FakeLedger, count: int = 2) -> None:
@@ -212,10 +212,10 @@ def test_the_lookout_tells_what_the_ledger_says(monkeypatch: pytest.MonkeyPatch)
     ledger = FakeLedger(status(3))
     with lookout(ledger, monkeypatch) as found:
         after_looks(ledger)
-        assert found.sight() == Sight(status(3), 2, 7, 2)
+        assert found.snapshot() == JobSnapshot(status(3), 2, 7, 2)
         ledger.now = status(9)
         after_looks(ledger, 3)
-        assert found.sight() == Sight(status(9), 2, 7, 2)
+        assert found.snapshot() == JobSnapshot(status(9), 2, 7, 2)
 
 
 def test_a_job_that_stands_still_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +224,10 @@ def test_a_job_that_stands_still_tells_why(monkeypatch: pytest.MonkeyPatch) -> N
     ledger = FakeLedger(status(3))
     with lookout(ledger, monkeypatch, "the pool is down") as found:
         after_looks(ledger, 4)
-        assert found.sight() == Sight(status(3), 2, 7, 2, waits_for="the pool is down")
+        assert found.snapshot() == JobSnapshot(status(3), 2, 7, 2, waits_for="the pool is down")
         ledger.now = replace(status(3), waits_for="the disk is full")
         after_looks(ledger, 3)
-        assert found.sight() == Sight(ledger.now, 2, 7, 2, waits_for="the disk is full")
+        assert found.snapshot() == JobSnapshot(ledger.now, 2, 7, 2, waits_for="the disk is full")
 
 
 def test_units_that_end_in_an_error_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,11 +243,11 @@ def test_units_that_end_in_an_error_are_no_progress(monkeypatch: pytest.MonkeyPa
         clock.now = 3700.1
         ledger.now = replace(status(5), counters={**status(5).counters, "failed": 2})
         after_looks(ledger, 3)
-        seen = found.sight()
+        seen = found.snapshot()
         assert seen is not None and seen.waits_for == "the pool is down"
         ledger.now = replace(status(6), counters={**status(6).counters, "scored": 4})
         after_looks(ledger, 3)
-        assert found.sight() == Sight(ledger.now, 2, 7, 2)
+        assert found.snapshot() == JobSnapshot(ledger.now, 2, 7, 2)
 
 
 def test_a_silent_store_is_told_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,17 +257,17 @@ def test_a_silent_store_is_told_and_forgotten(monkeypatch: pytest.MonkeyPatch) -
         after_looks(ledger)
         ledger.now = StoreConnectionError("gone")
         after_looks(ledger, 3)
-        seen = found.sight()
+        seen = found.snapshot()
         assert seen is not None
         assert seen.away_s > 0
-        assert replace(seen, away_s=0.0) == Sight(status(3), 2, 7, 2)
+        assert replace(seen, away_s=0.0) == JobSnapshot(status(3), 2, 7, 2)
         monkeypatch.setattr(following, "STORE_AWAY_MAX_S", 0.0)
         with pytest.raises(StoreAway, match="gone"):
-            found.sight()
+            found.snapshot()
         monkeypatch.setattr(following, "AWAY_AFTER_S", 60.0)
         ledger.now = status(4)
         after_looks(ledger, 3)
-        assert found.sight() == Sight(status(4), 2, 7, 2)
+        assert found.snapshot() == JobSnapshot(status(4), 2, 7, 2)
 
 
 def test_an_end_that_was_seen_stays_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ def test_an_end_that_was_seen_stays_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         found._thread.join(timeout=10)
         monkeypatch.setattr(following, "AWAY_AFTER_S", 0.0)
         monkeypatch.setattr(following, "STORE_AWAY_MAX_S", 0.0)
-        seen = found.sight()
+        seen = found.snapshot()
         assert seen is not None
         assert (seen.status, seen.away_s) == (ENDED.status, 0.0)
 
@@ -294,4 +294,4 @@ def test_what_waiting_cannot_heal_is_raised(
         assert ledger.looked.acquire(timeout=10)
         found._thread.join(timeout=10)
         with pytest.raises(told):
-            found.sight()
+            found.snapshot()

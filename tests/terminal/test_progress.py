@@ -59,9 +59,9 @@ def test_the_rate_is_that_of_a_recent_stretch(steps: list[tuple[float, int]]) ->
         rate.add(now_s, done)
         found = rate.per_s(now_s)
         assert found is None or 0 <= found <= done / 1e-3
-    first = rate._seen[0]
-    if len(rate._seen) > 2:
-        second = rate._seen[1]
+    first = rate._points[0]
+    if len(rate._points) > 2:
+        second = rate._points[1]
         assert now_s - second[0] < RATE_WINDOW_S or done - second[1] < RATE_UNITS
     assert first[1] <= done
 
@@ -77,7 +77,7 @@ def shown(progress: JobProgress, width: int = 80, encoding: str = "utf-8") -> li
 def progress_at(*looks: tuple[float, object]) -> JobProgress:
     progress = JobProgress(0.0)
     for now_s, look in looks:
-        progress.look(look, now_s)  # type: ignore[arg-type]
+        progress.update(look, now_s)  # type: ignore[arg-type]
     return progress
 
 
@@ -118,7 +118,7 @@ def test_what_holds_a_job_up_is_said(look: object, notice: str | None) -> None:
 def test_time_without_an_answer_says_nothing_of_the_rate() -> None:
     progress = progress_at((0, sight()), (10, sight(40)), (300, sight(40, away_s=290)))
     assert progress.left_s is None
-    progress.look(sight(60), 301)
+    progress.update(sight(60), 301)
     assert progress.left_s is not None
 
 
@@ -140,6 +140,6 @@ def test_figures_of_time() -> None:
 
 def test_what_a_job_waits_for_is_told() -> None:
     progress = JobProgress(0.0)
-    progress.look(replace(sight(10), waits_for="its results cannot be written: /r/x: No space left on device"), 1.0)
+    progress.update(replace(sight(10), waits_for="its results cannot be written: /r/x: No space left on device"), 1.0)
     assert progress.notice() == "waits: its results cannot be written: /r/x: No space left on device"
     assert progress.line().endswith("; waits: its results cannot be written: /r/x: No space left on device")

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MOST_SECONDS = 120
 MOST_WAITING = 1_000
 NICENESS = 10
-SAID_CHARS = 300
+MESSAGE_CHARS = 300
 TRIES = 3
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -69,15 +69,15 @@ def in_own_process(folder: Path, cache: Path) -> str | None:
     """Write the report in a process of its own and wait for it. Return what went wrong, None if nothing did. Raises
     OSError if the process cannot be started."""
     command = [sys.executable, "-P", "-m", "dicast.app.reports.html.beside", str(folder)]
-    own = {"MPLCONFIGDIR": str(cache / "matplotlib"), "PYTHONPATH": str(Path(__file__).parents[4])}
-    environ = {**os.environ, **ONE_THREAD, **own}
-    done = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
+    overrides = {"MPLCONFIGDIR": str(cache / "matplotlib"), "PYTHONPATH": str(Path(__file__).parents[4])}
+    environ = {**os.environ, **ONE_THREAD, **overrides}
+    process = subprocess.run(  # noqa: S603  (this very package, on a folder of its own)
         command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         check=False, start_new_session=True,  # Ctrl-C in the worker must not end it
     )  # fmt: skip
-    if done.returncode == 0:
+    if process.returncode == 0:
         return None
-    return (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1][:SAID_CHARS]
+    return (process.stderr.strip().splitlines() or [f"its process ended with {process.returncode}"])[-1][:MESSAGE_CHARS]
 
 
 def main() -> int:
@@ -90,13 +90,13 @@ def main() -> int:
         signal.alarm(MOST_SECONDS)
     os.nice(NICENESS)
     folder = Path(sys.argv[1])
-    for left in reversed(range(TRIES)):
+    for retries_left in reversed(range(TRIES)):
         try:
             write_own_page(folder, Report.model_validate_json((folder / REPORT).read_bytes()))
         except RunChanged:
             return 0  # the new run has a page of its own
         except (DicastError, OSError, ValidationError) as error:
-            if left and isinstance(error, ReportChanged):  # statistics or ratings were added
+            if retries_left and isinstance(error, ReportChanged):  # statistics or ratings were added
                 continue
             sys.stderr.write(f"{type(error).__name__}: {error}".replace("\n", " ") + "\n")
             return 1

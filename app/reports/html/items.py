@@ -25,7 +25,7 @@ MOST_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenItem:
     """An item, its scores, and the opinions on it. `place` is its weighted score from 0 to 1 over all dimensions;
     `apart` is how far the judges lie apart in `dimension`, as a share of its scale."""
 
@@ -41,8 +41,8 @@ class Chosen:
 class ChosenItems:
     """The items with the lowest scores and the items that were disputed most."""
 
-    worst: list[Chosen]
-    disputed: list[Chosen]
+    worst: list[ChosenItem]
+    disputed: list[ChosenItem]
 
 
 def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
@@ -50,8 +50,10 @@ def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
     OSError."""
     cells = _cells(folder, report)
     worst, disputed = _lowest(cells, report, most), _farthest(cells, report, most)
-    said = _said(folder, {row["item"] for row in (*worst, *disputed)})
-    return ChosenItems([_chosen(row, said, report) for row in worst], [_chosen(row, said, report) for row in disputed])
+    opinions = _opinions_by_item(folder, {row["item"] for row in (*worst, *disputed)})
+    return ChosenItems(
+        [_chosen(row, opinions, report) for row in worst], [_chosen(row, opinions, report) for row in disputed]
+    )
 
 
 def _cells(folder: Path, report: Report) -> Any:
@@ -99,11 +101,11 @@ def _lowest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
     by_item = by_item.filter(pc.greater(by_item["weight_sum"], 0))
     ranked = pa.table({"item": by_item["item"], "place": pc.divide(by_item["sum_sum"], by_item["weight_sum"])})
     ranked = ranked.sort_by([("place", "ascending"), ("item", "ascending")]).slice(0, most)
-    own = cells.filter(pc.is_in(cells["item"], value_set=ranked["item"].combine_chunks()))
+    candidates = cells.filter(pc.is_in(cells["item"], value_set=ranked["item"].combine_chunks()))
     lowest: dict[str, tuple[float, int]] = {}
-    for row in own.to_pylist():
-        found = (row["place"], row["dimension"])
-        lowest[row["item"]] = min(lowest.get(row["item"], found), found)
+    for row in candidates.to_pylist():
+        candidate = (row["place"], row["dimension"])
+        lowest[row["item"]] = min(lowest.get(row["item"], candidate), candidate)
     return [
         {"item": row["item"], "place": row["place"], "dimension": lowest[row["item"]][1], "apart": None}
         for row in ranked.to_pylist()
@@ -114,30 +116,30 @@ def _farthest(cells: Any, report: Report, most: int) -> list[dict[str, Any]]:
     """Return the items with the largest deviation between judges in one dimension, each item once."""
     table = cells.filter(pc.greater(cells["apart"], 0))
     table = table.sort_by([("apart", "descending"), ("item", "ascending"), ("dimension", "ascending")])
-    found: dict[str, dict[str, Any]] = {}
+    by_item: dict[str, dict[str, Any]] = {}
     for row in table.slice(0, most * len(report.dimensions)).to_pylist():
-        if len(found) < most:
-            found.setdefault(row["item"], row)
-    return list(found.values())
+        if len(by_item) < most:
+            by_item.setdefault(row["item"], row)
+    return list(by_item.values())
 
 
-def _said(folder: Path, items: set[str]) -> dict[str, list[dict[str, Any]]]:
+def _opinions_by_item(folder: Path, items: set[str]) -> dict[str, list[dict[str, Any]]]:
     columns = ["item_id", "criterion_id", "judge", "replicate", "score", "argument", "cited_evidence"]
     if not items:
         return {}
-    wanted = ds.field("item_id").isin(sorted(items))
-    found: dict[str, list[dict[str, Any]]] = {}
+    condition = ds.field("item_id").isin(sorted(items))
+    by_item: dict[str, list[dict[str, Any]]] = {}
     dataset = ds.dataset(folder / PARQUET)
     columns += [name for name in OF_CHIEFS if name in dataset.schema.names]
-    for row in dataset.scanner(columns=columns, filter=wanted).head(MOST_ROWS).to_pylist():
-        found.setdefault(row["item_id"], []).append(row)
-    return found
+    for row in dataset.scanner(columns=columns, filter=condition).head(MOST_ROWS).to_pylist():
+        by_item.setdefault(row["item_id"], []).append(row)
+    return by_item
 
 
-def _chosen(row: dict[str, Any], said: dict[str, list[dict[str, Any]]], report: Report) -> Chosen:
+def _chosen(row: dict[str, Any], by_item: dict[str, list[dict[str, Any]]], report: Report) -> ChosenItem:
     dimension = report.dimensions[row["dimension"]].id
-    opinions = sorted(said.get(row["item"], ()), key=lambda opinion: _order(opinion, dimension, report))
-    return Chosen(
+    opinions = sorted(by_item.get(row["item"], ()), key=lambda opinion: _order(opinion, dimension, report))
+    return ChosenItem(
         item_id=row["item"], place=row["place"], dimension=dimension, apart=row["apart"],
         opinions=opinions[:MOST_OPINIONS], more=max(0, len(opinions) - MOST_OPINIONS),
     )  # fmt: skip
@@ -146,5 +148,5 @@ def _chosen(row: dict[str, Any], said: dict[str, list[dict[str, Any]]], report: 
 def _order(opinion: dict[str, Any], first: str, report: Report) -> tuple[bool, int, int, int]:
     dimensions = [d.id for d in report.dimensions]
     judges = [agent.name for agent in report.agents]
-    own, judge = opinion["criterion_id"], opinion["judge"]
-    return own != first, dimensions.index(own), judges.index(judge), opinion["replicate"]
+    criterion, judge = opinion["criterion_id"], opinion["judge"]
+    return criterion != first, dimensions.index(criterion), judges.index(judge), opinion["replicate"]

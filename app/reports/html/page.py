@@ -18,7 +18,7 @@ from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import changing
 from dicast.app.reports.html import plots, words
 from dicast.app.reports.html.items import ChosenItems, choose
-from dicast.app.reports.html.outcomes import answer, checklists, labels, preferences, spared
+from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section
 from dicast.app.reports.html.sections import choices, distributions, heat_map, setup, spent, summary, title, trouble
 from dicast.app.reports.html.trust import trust
 
@@ -62,20 +62,23 @@ def write_comparison(compared: RunsCompared, first: Report, second: Report, out:
 def fragment(report: Report) -> str:
     """Return the most important parts of the report for a page that exists already, such as a notebook."""
     scoped = _file("style.css").replace(":root", ".dicast-report").replace("body{", ".dicast-report{")
-    shown = {"summary": summary(report), "heat": heat_map(report), "trust": trust_in_words(report)}
-    return _environment().get_template("fragment.html.j2").render(**_head(report), **shown, style=scoped)
+    sections = {"summary": summary(report), "heat": heat_map(report), "trust": trust_in_words(report)}
+    return _environment().get_template("fragment.html.j2").render(**_head(report), **sections, style=scoped)
 
 
 def trust_in_words(report: Report) -> dict[str, Any]:
     """Return what is known of the judges in sentences, without plots."""
-    found = report.statistics
-    computed = found is not None and found.state == "computed"
-    dimensions = found.dimensions[:MOST_DRAWN] if found is not None and computed else []
+    job_statistics = report.statistics
+    computed = job_statistics is not None and job_statistics.state == "computed"
+    dimensions = job_statistics.dimensions[:MOST_DRAWN] if job_statistics is not None and computed else []
     return {
         "computed": computed,
         "dimensions": [
-            {"title": words.name(of.dimension), "summary": [words.shown(line, 600) for line in of.summary]}
-            for of in dimensions
+            {
+                "title": words.name(statistics.dimension),
+                "summary": [words.one_line(line, 600) for line in statistics.summary],
+            }
+            for statistics in dimensions
         ],
     }
 
@@ -83,8 +86,8 @@ def trust_in_words(report: Report) -> dict[str, Any]:
 def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
     return _rendered("report.html.j2", {
         **_head(report), "summary": summary(report), "distributions": distributions(report), "heat": heat_map(report),
-        "answer": answer(report), "labels": labels(report), "checklists": checklists(report),
-        "preferences": preferences(report), "spared": spared(report),
+        "answer": answer_section(report), "labels": labels(report), "checklists": checklists(report),
+        "preferences": preferences(report), "spared": skipped_section(report),
         "trust": trust(report), "items": choices(report, choice), "one_judge": len(report.agents) < 2,
         "ranks": RANKS, "errors": trouble(report),
         "cost": spent(report), "setup": setup(report), "digests": _digests(folder),
@@ -93,7 +96,7 @@ def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
 
 def _head(report: Report) -> dict[str, Any]:
     return {
-        "job": words.shown(report.job_id), "project": words.name(report.project), "status": report.status,
+        "job": words.one_line(report.job_id), "project": words.name(report.project), "status": report.status,
         "started": _instant(report.started), "finished": _instant(report.finished),
     }  # fmt: skip
 
@@ -102,19 +105,19 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
     dimensions = {d.id: d for d in first.dimensions}
     spans = {d.id: d.scale_max - d.scale_min for d in first.dimensions}
     clear = [shift for shift in compared.shifts if shift.p is not None and shift.p < 0.05]
-    told = [
+    lines = [
         f"{words.name(shift.judge)} gives {'more' if (shift.shift.value or 0) > 0 else 'less'} in "
         f"{title(dimensions[shift.dimension])}: by {words.figure(shift.shift)}, p {words.chance(shift.p)}."
         for shift in clear[:10]
     ]
     compared_count = words.count(len(compared.shifts), "shift")
-    told += [words.shown(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
+    lines += [words.one_line(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
     return {
         "first": {**_head(first), "heat": heat_map(first)},
         "second": {**_head(second), "heat": heat_map(second)},
-        "summary": [f"Of {compared_count}, {len(clear):,} cannot be put down to chance (p < 0.05 after Holm).", *told],
-        "forced": [words.shown(line) for line in compared.forced],
-        "plot": _drawn(compared, spans, dimensions),
+        "summary": [f"Of {compared_count}, {len(clear):,} cannot be put down to chance (p < 0.05 after Holm).", *lines],
+        "forced": [words.one_line(line) for line in compared.forced],
+        "plot": _shift_plot(compared, spans, dimensions),
         "shifts": [
             (
                 title(dimensions[shift.dimension]), words.name(shift.judge), f"{shift.shift.items:,}",
@@ -125,31 +128,31 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
         "more": max(0, len(compared.shifts) - MOST_SHIFTS),
         "moved": [
             {
-                "id": words.shown(item.item_id, 200), "judge": words.name(item.judge),
+                "id": words.one_line(item.item_id, 200), "judge": words.name(item.judge),
                 "dimension": title(dimensions[item.dimension]), "first": words.number(item.first),
-                "second": words.number(item.second), "first_argument": words.shown(item.first_argument),
-                "second_argument": words.shown(item.second_argument),
+                "second": words.number(item.second), "first_argument": words.one_line(item.first_argument),
+                "second_argument": words.one_line(item.second_argument),
             }
             for item in compared.moved[:100]
         ],
     }  # fmt: skip
 
 
-def _drawn(compared: RunsCompared, spans: dict[str, int], dimensions: dict[str, ReportDimension]) -> str:
-    found: list[plots.Whisker] = []
+def _shift_plot(compared: RunsCompared, spans: dict[str, int], dimensions: dict[str, ReportDimension]) -> str:
+    whiskers: list[plots.Whisker] = []
     for shift in compared.shifts:
-        span, of = spans[shift.dimension], shift.shift
-        if of.value is not None and of.low is not None and of.high is not None and len(found) < MOST_DRAWN:
+        span, moved = spans[shift.dimension], shift.shift
+        if moved.value is not None and moved.low is not None and moved.high is not None and len(whiskers) < MOST_DRAWN:
             label = f"{title(dimensions[shift.dimension])}, {words.name(shift.judge)}"
-            found.append(plots.Whisker(label, of.value / span, of.low / span, of.high / span))
-    told = "How far each judge's scores moved, as a share of the scale"
-    return plots.whiskers(found, told, "share of the scale", zero=0.0) if found and plots.available() else ""
+            whiskers.append(plots.Whisker(label, moved.value / span, moved.low / span, moved.high / span))
+    caption = "How far each judge's scores moved, as a share of the scale"
+    return plots.whiskers(whiskers, caption, "share of the scale", zero=0.0) if whiskers and plots.available() else ""
 
 
-def _rendered(template: str, shown: dict[str, Any]) -> bytes:
+def _rendered(template: str, context: dict[str, Any]) -> bytes:
     style = _file("style.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    text = _environment().get_template(template).render(**shown, style=style, style_digest=digest, version=_version())
+    text = _environment().get_template(template).render(**context, style=style, style_digest=digest, version=_version())
     return text.encode("utf-8", "replace")
 
 
@@ -174,13 +177,13 @@ def _version() -> str:
 
 
 def _digests(folder: Path) -> list[tuple[str, str, str]]:
-    found = []
+    digests = []
     for name in HASHED:
         if (folder / name).is_file():
             with (folder / name).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found.append((name, f"{(folder / name).stat().st_size:,}", digest))
-    return found
+            digests.append((name, f"{(folder / name).stat().st_size:,}", digest))
+    return digests
 
 
 def _instant(when: datetime) -> str:

@@ -59,7 +59,7 @@ class Whisker:
 
 
 @dataclass(frozen=True, slots=True)
-class PartedBar:
+class StackedBar:
     """A bar whose parts show how often each of several outcomes occurred."""
 
     label: str
@@ -84,71 +84,73 @@ def available() -> bool:
     return True
 
 
-def histograms(found: Sequence[Histogram], title: str) -> str:
+def histograms(data: Sequence[Histogram], title: str) -> str:
     """Draw small bar charts side by side, one for each dimension."""
-    columns = min(3, len(found))
-    rows = -(-len(found) // columns)
+    columns = min(3, len(data))
+    rows = -(-len(data) // columns)
     with _drawing(columns, rows, width=2.5 * columns, height=1.6 * rows) as (figure, axes):
-        for place, of in zip(axes, found, strict=False):
-            place.bar(range(len(of.counts)), of.counts, color=FIRST, width=0.85)
-            step = max(1, -(-len(of.counts) // 6))
-            ticks = list(range(0, len(of.counts), step))
-            place.set_xticks(ticks, [of.labels[tick] if of.labels else str(of.low + tick) for tick in ticks])
-            place.set_title(of.title, loc="left")
-            place.yaxis.set_major_locator(_whole_numbers())
-        for place in axes[len(found) :]:
-            place.set_visible(False)
+        for axis, histogram in zip(axes, data, strict=False):
+            axis.bar(range(len(histogram.counts)), histogram.counts, color=FIRST, width=0.85)
+            step = max(1, -(-len(histogram.counts) // 6))
+            ticks = list(range(0, len(histogram.counts), step))
+            axis.set_xticks(
+                ticks, [histogram.labels[tick] if histogram.labels else str(histogram.low + tick) for tick in ticks]
+            )
+            axis.set_title(histogram.title, loc="left")
+            axis.yaxis.set_major_locator(_whole_numbers())
+        for axis in axes[len(data) :]:
+            axis.set_visible(False)
         return _svg(figure, title)
 
 
-def whiskers(found: Sequence[Whisker], title: str, axis: str, *, zero: float | None = None) -> str:
+def whiskers(values: Sequence[Whisker], title: str, label: str, *, zero: float | None = None) -> str:
     """Draw values with intervals, one below the other, and a line at `zero`."""
-    with _drawing(1, 1, width=7.0, height=0.7 + 0.24 * len(found)) as (figure, (place,)):
-        for row, of in enumerate(reversed(found)):
-            colour = SECOND if of.second else FIRST
-            place.plot([of.low, of.high], [row, row], color=colour, linewidth=1.6)
-            place.plot([of.value], [row], color=colour, marker="s" if of.second else "o", markersize=5)
-        place.set_yticks(range(len(found)), [of.label for of in reversed(found)])
-        place.set_ylim(-0.7, len(found) - 0.3)
-        place.set_xlabel(axis)
-        place.grid(axis="x")
+    with _drawing(1, 1, width=7.0, height=0.7 + 0.24 * len(values)) as (figure, (axes,)):
+        for row, whisker in enumerate(reversed(values)):
+            colour = SECOND if whisker.second else FIRST
+            axes.plot([whisker.low, whisker.high], [row, row], color=colour, linewidth=1.6)
+            axes.plot([whisker.value], [row], color=colour, marker="s" if whisker.second else "o", markersize=5)
+        axes.set_yticks(range(len(values)), [whisker.label for whisker in reversed(values)])
+        axes.set_ylim(-0.7, len(values) - 0.3)
+        axes.set_xlabel(label)
+        axes.grid(axis="x")
         if zero is not None:
-            place.axvline(zero, color=INK, linewidth=0.8)
+            axes.axvline(zero, color=INK, linewidth=0.8)
         return _svg(figure, title)
 
 
-def stacked(found: Sequence[PartedBar], names: Sequence[str], title: str) -> str:
+def stacked(bars: Sequence[StackedBar], names: Sequence[str], title: str) -> str:
     """Draw a bar for each, one below the other, in shares of its sum; at most `MOST_TONES` names."""
-    with _drawing(1, 1, width=7.0, height=1.0 + 0.28 * len(found)) as (figure, (place,)):
-        rows = list(range(len(found)))[::-1]
-        left = [0.0] * len(found)
+    with _drawing(1, 1, width=7.0, height=1.0 + 0.28 * len(bars)) as (figure, (axes,)):
+        rows = list(range(len(bars)))[::-1]
+        offsets = [0.0] * len(bars)
         for at, name in enumerate(names):
-            wide = [100 * of.counts[at] / max(1, sum(of.counts)) for of in found]
-            place.barh(rows, wide, left=left, color=TONES[at], height=0.7, label=name)
-            left = [start + more for start, more in zip(left, wide, strict=True)]
-        place.set_yticks(rows, [of.label for of in found])
-        place.set_xlim(0, 100)
-        place.set_xlabel("percent")
+            wide = [100 * bar.counts[at] / max(1, sum(bar.counts)) for bar in bars]
+            axes.barh(rows, wide, left=offsets, color=TONES[at], height=0.7, label=name)
+            offsets = [start + more for start, more in zip(offsets, wide, strict=True)]
+        axes.set_yticks(rows, [bar.label for bar in bars])
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("percent")
         figure.legend(loc="outside upper center", ncols=min(6, len(names)), frameon=False, fontsize=8)
         return _svg(figure, title)
 
 
-def curves(found: Sequence[Curve], title: str, axes_names: tuple[str, str]) -> str:
+def curves(data: Sequence[Curve], title: str, axes_names: tuple[str, str]) -> str:
     """Draw calibration curves; the diagonal is what a calibrated judge would reach."""
-    columns = min(3, len(found))
-    rows = -(-len(found) // columns)
+    columns = min(3, len(data))
+    rows = -(-len(data) // columns)
     with _drawing(columns, rows, width=2.5 * columns, height=2.3 * rows) as (figure, axes):
-        for place, of in zip(axes, found, strict=False):
-            ends = [min(x for x, *_ in of.points), max(x for x, *_ in of.points)]
-            place.plot(ends, ends, color=FAINT, linewidth=0.8, linestyle="--")
-            for x, value, low, high in of.points:
-                place.plot([x, x], [low, high], color=FIRST, linewidth=1.4)
-                place.plot([x], [value], color=FIRST, marker="o", markersize=4)
-            place.set_title(of.title, loc="left")
-            place.set_xlabel(axes_names[0])
-            place.set_ylabel(axes_names[1])
-        for place in axes[len(found) :]:
-            place.set_visible(False)
+        for axis, curve in zip(axes, data, strict=False):
+            ends = [min(x for x, *_ in curve.points), max(x for x, *_ in curve.points)]
+            axis.plot(ends, ends, color=FAINT, linewidth=0.8, linestyle="--")
+            for x, value, low, high in curve.points:
+                axis.plot([x, x], [low, high], color=FIRST, linewidth=1.4)
+                axis.plot([x], [value], color=FIRST, marker="o", markersize=4)
+            axis.set_title(curve.title, loc="left")
+            axis.set_xlabel(axes_names[0])
+            axis.set_ylabel(axes_names[1])
+        for axis in axes[len(data) :]:
+            axis.set_visible(False)
         return _svg(figure, title)
 
 
@@ -185,26 +187,26 @@ def restyled(document: str, title: str) -> str:
     root = ElementTree.fromstring(document)  # noqa: S314  (made here, by matplotlib)
     prefix = "p" + hashlib.sha256((title + document).encode()).hexdigest()[:8]
     used = set(re.findall(r"url\(#([^)]+)\)|href=\"#([^\"]+)\"", document))
-    kept = {name for pair in used for name in pair if name}
+    referenced = {name for pair in used for name in pair if name}
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
                 parent.remove(child)
     for node in root.iter():
-        _restyle(node, prefix, kept)
+        _restyle(node, prefix, referenced)
     root.attrib.pop("width", None)
     root.attrib.pop("height", None)
     root.set("role", "img")
     root.set("aria-labelledby", f"{prefix}-title")
-    told = ElementTree.Element(f"{{{SVG}}}title", {"id": f"{prefix}-title"})
-    told.text = title
-    root.insert(0, told)
+    label = ElementTree.Element(f"{{{SVG}}}title", {"id": f"{prefix}-title"})
+    label.text = title
+    root.insert(0, label)
     ElementTree.register_namespace("", SVG)
     ElementTree.register_namespace("xlink", XLINK)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _restyle(node: ElementTree.Element, prefix: str, kept: set[str]) -> None:
+def _restyle(node: ElementTree.Element, prefix: str, referenced: set[str]) -> None:
     classes = []
     for pair in node.attrib.pop("style", "").split(";"):
         key, _, value = (part.strip() for part in pair.partition(":"))
@@ -222,7 +224,7 @@ def _restyle(node: ElementTree.Element, prefix: str, kept: set[str]) -> None:
     if classes:
         node.set("class", " ".join(classes))
     name = node.attrib.pop("id", None)
-    if name in kept:
+    if name in referenced:
         node.set("id", f"{prefix}-{name}")
     for key, value in node.attrib.items():
         if value.startswith("#") and key.endswith("href"):

@@ -9,7 +9,7 @@ from typing import Any
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
 from dicast.app.reports.html import plots, words
-from dicast.app.reports.html.items import Chosen, ChosenItems
+from dicast.app.reports.html.items import ChosenItem, ChosenItems
 
 MOST_DIMENSIONS, MOST_JUDGES = 40, 60
 MOST_PLOTTED = 12
@@ -32,32 +32,33 @@ def _outcome(report: Report) -> Iterator[str]:
         f"{words.count(dimensions, 'dimension')}, within {words.duration(report.wall_s)}."
     )
     if report.status == "cancelled":
-        why = f": {words.shown(report.reason)}" if report.reason else ""
+        why = f": {words.one_line(report.reason)}" if report.reason else ""
         yield f"The job was cancelled before its end{why}; {words.count(report.missing, 'unit')} were never judged."
     for stop in report.stopped[:MOST_REASONS]:
-        yield f"The job stopped asking: {words.shown(stop.reason)}"
+        yield f"The job stopped asking: {words.one_line(stop.reason)}"
 
 
 def _aims(report: Report) -> Iterator[str]:
     """Yield what became of the job's question and pairs, and what was not needed."""
     if report.answer is not None:
-        yield words.shown(report.answer.sentence(), 600)
+        yield words.one_line(report.answer.sentence(), 600)
     if report.spared:
         yield (
             f"{words.count(report.spared, 'unit')} ({words.percent(report.spared / report.units)}) were not needed, "
-            f"since {not_asked_since(report)}."
+            f"since {skip_reason(report)}."
         )
-    for of in dimensions_of(report):
-        found = of.preferences
-        if found is not None and found.wins.value is not None:
-            won = f"A is preferred in {words.percent(found.wins.value)} of the pairs in {words.name(of.dimension)}"
-            first = found.contestants[0].name if found.contestants and found.reason is None else None
+    for statistics in shown_statistics(report):
+        pairs = statistics.preferences
+        if pairs is not None and pairs.wins.value is not None:
+            name, share = words.name(statistics.dimension), words.percent(pairs.wins.value)
+            won = f"A is preferred in {share} of the pairs in {name}"
+            first = pairs.contestants[0].name if pairs.contestants and pairs.reason is None else None
             yield f"{won}." if first is None else f"{won}; {words.name(first)} is the best of those compared."
 
 
-def not_asked_since(report: Report) -> str:
+def skip_reason(report: Report) -> str:
     """Return in a clause why an escalating panel did not need later judges."""
-    rules = [of.panel.escalate for of in report.dimensions]
+    rules = [dimension.panel.escalate for dimension in report.dimensions]
     reasons = dict.fromkeys(rule.skips_when for rule in rules if rule is not None)
     return f"the judges before {' or '.join(reasons) or 'had settled the outcome'}"
 
@@ -69,31 +70,31 @@ def _scores(report: Report) -> Iterator[str]:
         f"Overall, the items stand at {words.percent(report.overall)} of the way from the lower ends of the scales to "
         "the upper ones."
     )
-    rated = [of for of in report.by_dimension if of.dimension.kind != "preference"]
-    placed = [(place(of.scores.mean, of.dimension), of) for of in rated]
-    known = sorted(((at, of) for at, of in placed if at is not None), key=lambda pair: pair[0])
-    if len(known) > 1:
-        (low, lowest), (high, highest) = known[0], known[-1]
+    rated = [row for row in report.by_dimension if row.dimension.kind != "preference"]
+    placed = [(place(row.scores.mean, row.dimension), row) for row in rated]
+    ranked = sorted(((at, row) for at, row in placed if at is not None), key=lambda pair: pair[0])
+    if len(ranked) > 1:
+        (low, lowest), (high, highest) = ranked[0], ranked[-1]
         yield (
             f"{title(highest.dimension)} is the strongest dimension, with a mean of {_mean(highest)} "
             f"({words.percent(high)}); {title(lowest.dimension)} is the weakest, with {_mean(lowest)} "
             f"({words.percent(low)})."
         )
     apart = [
-        (of.mean_difference / (of.dimension.scale_max - of.dimension.scale_min), of)
-        for of in report.by_dimension
-        if of.mean_difference is not None and not of.dimension.nominal
+        (row.mean_difference / (row.dimension.scale_max - row.dimension.scale_min), row)
+        for row in report.by_dimension
+        if row.mean_difference is not None and not row.dimension.nominal
     ]
     if apart:
-        share, of = max(apart, key=lambda pair: pair[0])
+        share, row = max(apart, key=lambda pair: pair[0])
         yield (
-            f"Two judges of one text differ most in {title(of.dimension)}: by {words.number(of.mean_difference)} "
+            f"Two judges of one text differ most in {title(row.dimension)}: by {words.number(row.mean_difference)} "
             f"points on average, {words.percent(share)} of the scale."
         )
 
 
-def _mean(of: DimensionReport) -> str:
-    return f"{words.number(of.scores.mean)} on a scale of {of.dimension.scale_min} to {of.dimension.scale_max}"
+def _mean(row: DimensionReport) -> str:
+    return f"{words.number(row.scores.mean)} on a scale of {row.dimension.scale_min} to {row.dimension.scale_max}"
 
 
 def _trouble(report: Report) -> Iterator[str]:
@@ -116,8 +117,8 @@ def scale(dimension: ReportDimension) -> str:
     ends = f"{dimension.scale_min}{' to ' if dimension.scale_min < 0 else '–'}{dimension.scale_max}"
     if not dimension.labels:
         return ends
-    named = f"{words.shown(dimension.labels[0], 30)} to {words.shown(dimension.labels[-1], 30)}"
-    return f"{ends}, {named}" if dimension.ordered else f"{words.count(len(dimension.labels), 'label')}, no order"
+    label_range = f"{words.one_line(dimension.labels[0], 30)} to {words.one_line(dimension.labels[-1], 30)}"
+    return f"{ends}, {label_range}" if dimension.ordered else f"{words.count(len(dimension.labels), 'label')}, no order"
 
 
 def _cell(mean: float | None, cell: JudgeCell | None) -> str:
@@ -125,7 +126,7 @@ def _cell(mean: float | None, cell: JudgeCell | None) -> str:
     if mean is not None or cell is None or not cell.n or not cell.labels:
         return words.number(mean)
     label, count = max(cell.labels.items(), key=lambda pair: pair[1])
-    return f"{words.shown(label, 30)} {words.percent(count / cell.n)}"
+    return f"{words.one_line(label, 30)} {words.percent(count / cell.n)}"
 
 
 def place(mean: float | None, dimension: ReportDimension) -> float | None:
@@ -141,22 +142,22 @@ def shade(share: float | None) -> str:
 def heat_map(report: Report) -> dict[str, Any]:
     """Return means with judges as rows and dimensions as columns, and the shade of each cell."""
     dimensions = report.by_dimension[:MOST_DIMENSIONS]
-    cells: list[dict[str, JudgeCell]] = [{cell.judge: cell for cell in of.by_judge} for of in dimensions]
+    cells: list[dict[str, JudgeCell]] = [{cell.judge: cell for cell in column.by_judge} for column in dimensions]
     rows = []
     for agent in report.by_agent[:MOST_JUDGES]:
         row = []
-        for of, by_judge in zip(dimensions, cells, strict=True):
+        for column, by_judge in zip(dimensions, cells, strict=True):
             cell = by_judge.get(agent.agent.name)
             mean = cell.mean if cell is not None else None
-            row.append({"text": _cell(mean, cell), "shade": shade(place(mean, of.dimension))})
+            row.append({"text": _cell(mean, cell), "shade": shade(place(mean, column.dimension))})
         rows.append({"name": words.name(agent.agent.name), "cells": row, "overall": words.percent(agent.overall)})
     return {
-        "dimensions": [title(of.dimension) for of in dimensions],
-        "scales": [scale(of.dimension) for of in dimensions],
+        "dimensions": [title(column.dimension) for column in dimensions],
+        "scales": [scale(column.dimension) for column in dimensions],
         "rows": rows,
         "all": [
-            {"text": words.number(of.scores.mean), "shade": shade(place(of.scores.mean, of.dimension))}
-            for of in dimensions
+            {"text": words.number(column.scores.mean), "shade": shade(place(column.scores.mean, column.dimension))}
+            for column in dimensions
         ],
         "overall": words.percent(report.overall),
         "more": _more(report),
@@ -167,51 +168,51 @@ def _more(report: Report) -> str:
     counts = (
         (len(report.by_dimension), MOST_DIMENSIONS, "dimensions"), (len(report.by_agent), MOST_JUDGES, "judges"),
     )  # fmt: skip
-    left = [f"{there - most:,} more {what}" for there, most, what in counts if there > most]
-    return f"and {words.listed(left)}, which report.json has" if left else ""
+    hidden = [f"{total - most:,} more {what}" for total, most, what in counts if total > most]
+    return f"and {words.joined(hidden)}, which report.json has" if hidden else ""
 
 
 def distributions(report: Report) -> dict[str, Any]:
     """Return how often each score occurs in each dimension, as a plot and as tables."""
-    found = [_histogram(of) for of in report.by_dimension[:MOST_DIMENSIONS] if of.scores.n]
-    drawn = found[:MOST_PLOTTED]
-    told = "How often each score was given, by dimension"
+    histograms = [_histogram(row) for row in report.by_dimension[:MOST_DIMENSIONS] if row.scores.n]
+    drawn = histograms[:MOST_PLOTTED]
+    caption = "How often each score was given, by dimension"
     return {
-        "plot": plots.histograms(drawn, told) if drawn and plots.available() else "",
+        "plot": plots.histograms(drawn, caption) if drawn and plots.available() else "",
         "tables": [
-            {"title": of.title, "rows": list(zip(of.labels, (f"{n:,}" for n in of.counts), strict=True))}
-            for of in found
+            {"title": bars.title, "rows": list(zip(bars.labels, (f"{n:,}" for n in bars.counts), strict=True))}
+            for bars in histograms
         ],
         "facts": [
             (
-                title(of.dimension), scale(of.dimension), f"{of.scores.n:,}",
-                words.number(of.scores.mean), words.number(of.panel.mean if of.panel else None),
-                words.number(of.scores.sd), words.number(of.scores.median), words.number(of.mean_difference),
-                f"{of.scores.failures:,}",
+                title(row.dimension), scale(row.dimension), f"{row.scores.n:,}",
+                words.number(row.scores.mean), words.number(row.panel.mean if row.panel else None),
+                words.number(row.scores.sd), words.number(row.scores.median), words.number(row.mean_difference),
+                f"{row.scores.failures:,}",
             )
-            for of in report.by_dimension[:MOST_DIMENSIONS]
+            for row in report.by_dimension[:MOST_DIMENSIONS]
         ],
     }  # fmt: skip
 
 
-def _histogram(of: DimensionReport) -> plots.Histogram:
-    low, width = of.dimension.scale_min, of.dimension.scale_max - of.dimension.scale_min + 1
+def _histogram(row: DimensionReport) -> plots.Histogram:
+    low, width = row.dimension.scale_min, row.dimension.scale_max - row.dimension.scale_min + 1
     bins = min(width, MOST_BARS)
     counts = [0] * bins
-    for score, times in of.scores.histogram.items():
+    for score, times in row.scores.histogram.items():
         counts[(score - low) * bins // width] += times
     first = [low + -(-at * width // bins) for at in range(bins + 1)]
-    told = [str(one) if after - one == 1 else f"{one}–{after - 1}" for one, after in pairwise(first)]
-    labels = [words.name(label) for label in of.dimension.labels] if len(of.dimension.labels) == bins else told
-    return plots.Histogram(title(of.dimension), low, counts, labels)
+    ranges = [str(start) if after - start == 1 else f"{start}–{after - 1}" for start, after in pairwise(first)]
+    labels = [words.name(label) for label in row.dimension.labels] if len(row.dimension.labels) == bins else ranges
+    return plots.Histogram(title(row.dimension), low, counts, labels)
 
 
-def judged_items(report: Report, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
+def judged_items(report: Report, chosen: Sequence[ChosenItem]) -> list[dict[str, Any]]:
     """Return items with their judges' opinions, cut to what fits on a page."""
     dimensions = {d.id: d for d in report.dimensions}
     return [
         {
-            "id": words.shown(item.item_id, 200),
+            "id": words.one_line(item.item_id, 200),
             "place": words.percent(item.place),
             "dimension": title(dimensions[item.dimension]),
             "apart": words.percent(item.apart) if item.apart is not None else None,
@@ -229,9 +230,9 @@ def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
         "dimension": title(dimension),
         "score": _score(score, dimension),
         "shade": "none" if dimension.nominal else shade(place(score, dimension)),
-        "argument": words.shown(row["argument"] or "", ARGUMENT_CHARS),
-        "dissent": words.shown(row.get("dissent") or "", ARGUMENT_CHARS),
-        "quotes": [words.shown(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
+        "argument": words.one_line(row["argument"] or "", ARGUMENT_CHARS),
+        "dissent": words.one_line(row.get("dissent") or "", ARGUMENT_CHARS),
+        "quotes": [words.one_line(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
     }
 
 
@@ -252,7 +253,7 @@ def trouble(report: Report) -> list[dict[str, Any]]:
             "reasons": [
                 {
                     "count": f"{reason.count:,}",
-                    "text": words.shown(reason.text),
+                    "text": words.one_line(reason.text),
                     "where": ", ".join(map(words.name, (reason.judge, reason.criterion_id, reason.item_id))),
                 }
                 for reason in group.reasons[:MOST_REASONS]
@@ -307,10 +308,10 @@ def setup(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def dimensions_of(report: Report) -> Sequence[DimensionStatistics]:
+def shown_statistics(report: Report) -> Sequence[DimensionStatistics]:
     """Return the statistics of the dimensions that are shown."""
-    found = report.statistics
-    return found.dimensions[:MOST_PLOTTED] if found is not None and found.state == "computed" else ()
+    statistics = report.statistics
+    return statistics.dimensions[:MOST_PLOTTED] if statistics is not None and statistics.state == "computed" else ()
 
 
 def choices(report: Report, choice: ChosenItems | None) -> dict[str, Any]:

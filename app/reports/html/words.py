@@ -11,7 +11,7 @@ NAME_CHARS = 80
 TEXT_CHARS = 500
 
 
-def shown(text: str, limit: int = TEXT_CHARS) -> str:
+def one_line(text: str, limit: int = TEXT_CHARS) -> str:
     """Return any text on one line of at most `limit` characters, without characters that move or reorder what is
     read."""
     return printable(" ".join(text[: 4 * limit].split()), limit)
@@ -19,7 +19,7 @@ def shown(text: str, limit: int = TEXT_CHARS) -> str:
 
 def name(text: str) -> str:
     """Return a name, short enough for a table."""
-    return shown(text, NAME_CHARS)
+    return one_line(text, NAME_CHARS)
 
 
 def number(value: float | None, places: int = 2) -> str:
@@ -32,18 +32,18 @@ def percent(share: float | None, places: int = 0) -> str:
     return "–" if share is None else f"{100 * share:.{places}f}\u00a0%"
 
 
-def count(value: int, one: str, many: str | None = None) -> str:
+def count(value: int, singular: str, plural: str | None = None) -> str:
     """Format a count as `1 judge` or `1,200 judges`."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
+    return f"{value:,} {singular if value == 1 else plural or singular + 's'}"
 
 
-def figure(found: Figure | None, places: int = 2) -> str:
+def figure(estimate: Figure | None, places: int = 2) -> str:
     """Format a figure as `0.31 (0.10 to 0.52)`, or say why it is unknown."""
-    if found is None:
+    if estimate is None:
         return "–"
-    if found.value is None or found.low is None or found.high is None:
-        return f"cannot be said: {shown(found.reason or 'no reason is known', 200)}"
-    return f"{found.value:.{places}f} ({found.low:.{places}f} to {found.high:.{places}f})"
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return f"cannot be said: {one_line(estimate.reason or 'no reason is known', 200)}"
+    return f"{estimate.value:.{places}f} ({estimate.low:.{places}f} to {estimate.high:.{places}f})"
 
 
 def chance(p: float | None) -> str:
@@ -60,6 +60,6 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def listed(parts: Sequence[str]) -> str:
+def joined(parts: Sequence[str]) -> str:
     """Join parts as `a`, `a and b` or `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
