@@ -145,7 +145,7 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def broker(self) -> Broker:
         """The broker, which is RabbitMQ if the operator names one, else the store."""
-        return Broker.of(self.store_url, self.settings.broker_url)
+        return Broker.for_urls(self.store_url, self.settings.broker_url)
 
     @cached_property
     def node_intervals(self) -> NodeIntervals:
@@ -244,7 +244,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """Return what nodes may access besides the installation's own keys; None where the broker is not the store."""
         from dicast.app.access.rights import StoreBroker
 
-        qualify = self.names.of
+        qualify = self.names.qualify
         queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
         return StoreBroker(
             queues=tuple(map(qualify, queues)), exchange=qualify("dicast"), control=qualify("celery"),
@@ -286,7 +286,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """Send a task as Celery does. Raises TypeError for an option that a job cannot honour, also if it is sent by
         name."""
         if name == EVALUATE:
-            check(options, {CONTROL_QUEUE, self.names.of(CONTROL_QUEUE)})
+            check(options, {CONTROL_QUEUE, self.names.qualify(CONTROL_QUEUE)})
         return super().send_task(name, *args, **options)
 
     def prepared(self, job: EvaluationJob | Mapping[str, Any], *, image_files: bool = True) -> Prepared:
@@ -326,7 +326,9 @@ class Dicast(Celery):  # type: ignore[misc]
         from dicast.workers.admission.governor import Governor
 
         if self.node is None:  # a worker that is made and never started, as for `celery graph`
-            self.node = Node.here("nobody", limit=self.settings.max_concurrent_llm_calls, slots=self.settings.slots)
+            self.node = Node.for_this_process(
+                "nobody", limit=self.settings.max_concurrent_llm_calls, slots=self.settings.slots
+            )
         return GateConfig(
             store_url=self.store_url,
             keys=self.keys,
@@ -419,7 +421,7 @@ class Dicast(Celery):  # type: ignore[misc]
     def configuration(self) -> dict[str, Any]:
         """Return Celery's settings."""
         joining = self.settings.joins and self.member is None
-        broker = Broker.of(NOWHERE, self.settings.broker_url) if joining else self.broker
+        broker = Broker.for_urls(NOWHERE, self.settings.broker_url) if joining else self.broker
         return celery_settings(self.settings, self.pools, self.names, self.keys, broker) | self._addresses(broker)
 
     def _addresses(self, broker: Broker) -> dict[str, Any]:

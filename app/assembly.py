@@ -80,7 +80,7 @@ class Services:
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
         recorder = make(Recorder)(ledger, self._spool, app.suspension)
-        reaper = Reaper(app, app.registry, app.keys, own=node.id, broker_is_store=app.broker.is_store)
+        reaper = Reaper(app, app.registry, app.keys, own_id=node.id, broker_is_store=app.broker.is_store)
         dead_nodes = DeadNodes(ledger, reaper)
         attributor = FailureAttributor(outages, fail_fast)
         outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, attributor, pools)

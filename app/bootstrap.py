@@ -159,7 +159,7 @@ def _join(name: str) -> None:
     """Get the store's address from the server. Waits while no server answers; ends the process if it is rejected."""
     from dicast.app.doctor.store import loopback
     from dicast.app.joining import Member, NodeRejected, ServerClient, remember
-    from dicast.workers.store.connection import shuts_out
+    from dicast.workers.store.connection import rejects_login
 
     settings = app.settings
     logs.configure(settings.log_level, app.secrets())
@@ -168,7 +168,7 @@ def _join(name: str) -> None:
         logger.warning("DICAST_SERVER_URL is not encrypted: tokens and the store's password cross the network in clear")
     client = ServerClient(str(settings.server_url), str(settings.node_token), ca_file=settings.server_ca_file)
     try:
-        member = Member(client, name, end=_end_soon, is_shut=shuts_out)
+        member = Member(client, name, end=_end_soon, is_shut=rejects_login)
     except NodeRejected as error:
         sys.exit(f"celery worker: {error}")
     app.join(member)
@@ -216,9 +216,9 @@ def _leave_queues_to_others(**_: Any) -> None:
         roles = app.settings.roles
         left_pools |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
         if CONTROL_ROLE not in roles:
-            queues.deselect([app.names.of(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
+            queues.deselect([app.names.qualify(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
     for pool, why in left_pools.items():
-        name = app.names.of(QUEUE_PREFIX + pool)
+        name = app.names.qualify(QUEUE_PREFIX + pool)
         if name in queues.consume_from:
             queues.deselect([name])
             logger.warning("pool %s is left to other workers: %s", pool, why,

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 import orjson
 
-from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.request import GatedUnit
 
 MIN_SECRET_LENGTH = 8
 """Shorter values are placeholders ("ollama", "none") of servers without keys; masking them would garble plain words."""
@@ -289,27 +289,27 @@ def store_away(error: BaseException, **context: object) -> None:
 class GateLog:
     """Writes the gate's events into the log, under the names that a unit's message carries."""
 
-    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
+    def queueing(self, unit: GatedUnit, pool: str, depth: int, reason: str, wait_s: float | None) -> None:
         wait: dict[str, Any] = {} if wait_s is None else {"wait_s": round(wait_s, 3)}
         queueing(queue_depth=depth, pool=pool, reason=reason, **wait, **_unit_fields(unit))
 
-    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+    def acquired(self, unit: GatedUnit, pool: str, lease: str, open_calls: int) -> None:
         acquired(active_slots=open_calls, pool=pool, lease=lease, **_unit_fields(unit))
 
-    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None:
+    def released(self, unit: GatedUnit, pool: str, lease: str, open_calls: int) -> None:
         released(active_slots=open_calls, pool=pool, lease=lease, **_unit_fields(unit))
 
-    def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None:
+    def cut(self, unit: GatedUnit, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None:
         cut(active_slots=open_calls, counts_on_s=round(counts_on_s, 3), pool=pool, lease=lease, **_unit_fields(unit))
 
     def over_share(
-        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
+        self, unit: GatedUnit, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
     ) -> None:
         over_share(
             project=unit.project, pool=pool, limit=limit, projects=projects, width=width, share=share, unknown=unknown
         )
 
 
-def _unit_fields(unit: Admitted) -> dict[str, Any]:
+def _unit_fields(unit: GatedUnit) -> dict[str, Any]:
     labels = {name: str(unit.labels.get(name, "")) for name in ("agent", "dimension", "unit")}
     return {**labels, "job": unit.job}

@@ -145,7 +145,7 @@ class LocalStack:
         long."""
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
-            client.conf.update(_ping_settings(Broker.of(self.store_url, self._settings.broker_url)))
+            client.conf.update(_ping_settings(Broker.for_urls(self.store_url, self._settings.broker_url)))
             wait_s = PING_TIMEOUT_S
             while not _answers(client, node, wait_s):
                 wait_s = min(wait_s * PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S)

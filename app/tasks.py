@@ -101,7 +101,7 @@ class Evaluate(Controlling):
         `UnknownPool`, `UnknownJob`, `JobConflict` or `DatasetError`.
         """
         job = _only_job(*(args or ()), **(kwargs or {}))
-        calling_options.check(options, {CONTROL_QUEUE, app.names.of(CONTROL_QUEUE)})  # before anything is stored
+        calling_options.check(options, {CONTROL_QUEUE, app.names.qualify(CONTROL_QUEUE)})  # before anything is stored
         wait_s = calling_options.delay_s(app, countdown, eta)
         expires_in_s = calling_options.expires_s(app, expires)
         # In a worker, as the next task of a chain, the store's client must not hold up the loop.

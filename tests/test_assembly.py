@@ -35,7 +35,7 @@ async def test_the_applications_intervals_are_the_parts_own(redis_url, tmp_path)
     pools = tmp_path / "pools.toml"
     pools.write_text('[pools.sim]\nprovider = "simulated"\nbase_url = "http://127.0.0.1:1/v1"\n')
     app = create_app({"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(pools), "DICAST_STATE_DIR": str(tmp_path)})
-    app.node = Node.here("w@h", limit=1, slots=1)
+    app.node = Node.for_this_process("w@h", limit=1, slots=1)
     app.intervals = Intervals(unclaimed_ms=7, due_every_s=0.01, pool_gone_ms=3)
     services = Services(app)
     try:

@@ -228,7 +228,7 @@ def test_an_export_waits_for_the_end(at_once: Dicast) -> None:
 def test_a_job_that_nobody_starts_is_watched_and_left(dicast: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
     """A node that beats but takes nothing: the watcher leaves on a signal, with the code that says so."""
     app = create_app(environ)
-    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    app.registry.announce(Node.for_this_process("w@test", limit=5, slots=5))
     process = subprocess.Popen(
         [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -247,7 +247,7 @@ def test_a_job_that_nobody_starts_is_watched_and_left(dicast: Dicast, environ: d
 
 def test_a_worker_that_falls_silent_is_told(dicast: Dicast, environ: dict[str, str], tmp_path: Path) -> None:
     app: Any = create_app(environ)
-    node = Node.here("w@test", limit=5, slots=5)
+    node = Node.for_this_process("w@test", limit=5, slots=5)
     app.registry.announce(node)
     process = subprocess.Popen(
         [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
@@ -266,7 +266,7 @@ def test_a_worker_that_falls_silent_is_told(dicast: Dicast, environ: dict[str, s
 
 def test_a_store_that_forgets_the_job_is_told(environ: dict[str, str], tmp_path: Path) -> None:
     app: Any = create_app(environ)
-    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    app.registry.announce(Node.for_this_process("w@test", limit=5, slots=5))
     process = subprocess.Popen(
         [sys.executable, "-m", "dicast.app.cli.main", "run", "job.json"],
         cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -300,7 +300,7 @@ def test_stop_ends_what_outlives_commands(environ: dict[str, str], at_once: Dica
     assert "Nothing runs in" in at_once("stop", **embedded).stderr
     app: Any = create_app(embedded)
     try:
-        node = Node.here("w@test", limit=5, slots=5)
+        node = Node.for_this_process("w@test", limit=5, slots=5)
         app.registry.announce(node)
         assert "workers live on this store (w@test)" in refused(at_once("stop", **embedded))
         app.registry.deregister(node)

@@ -15,7 +15,7 @@ import pytest
 from dicast.app.access.keys import AccessKeys
 from dicast.app.application import create_app
 from dicast.app.cluster.view import NodeStatus
-from dicast.workers.nodes.beacon import Beacon, Resting
+from dicast.workers.nodes.beacon import Beacon, IdleDuties
 from dicast.workers.nodes.orders import Order, OrderKind, Orders
 from dicast.workers.nodes.registry import Node, Vitals
 from dicast.workers.policy.rules import RulesStatus
@@ -25,7 +25,7 @@ from tests.e2e.cluster import until
 WIDTH = RulesStatus(9, 8, 0.25, 90.0, "fixed", 12, 110.0)
 
 
-class Willing(Resting):
+class Willing(IdleDuties):
     """A node that does at once what it is told."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Willing(Resting):
 def node(environ: dict[str, str]) -> Iterator[Node]:
     app, duties = create_app({**environ, "DICAST_HEARTBEAT_INTERVAL": "0.05"}), Willing()
     facts: dict[str, Any] = {"labels": {"region": "eu"}, "missing_keys": ("far",), "version": "1"}
-    node = Node.here("w@test", limit=5, slots=9, **facts)
+    node = Node.for_this_process("w@test", limit=5, slots=9, **facts)
     app.node = node
     beacon = Beacon(app.registry_maker(), node, lambda: WIDTH, lambda: duties)
     beacon.start()
@@ -114,7 +114,7 @@ def test_a_busy_node_is_not_removed_and_one_that_is_takes_no_order(
 
 def test_two_of_one_name_are_told_apart_by_their_ids(at_once: Dicast, node: Node, environ: dict[str, str]) -> None:
     app = create_app(environ)
-    other = Node.here("w@test", limit=5, slots=9)
+    other = Node.for_this_process("w@test", limit=5, slots=9)
     app.registry.announce(other, WIDTH)
     first, second = sorted((node.id, other.id))
     assert f"2 nodes are called w; name one by its id: {first}, {second}" in refused(at_once("cluster", "cordon", "w"))
@@ -140,7 +140,7 @@ def test_a_revoked_node_is_told_as_revoked_and_not_as_silent(environ: dict[str, 
     """Whoever looks for what is wrong with it finds that somebody wanted it so. The other node has not joined by a
     token, so that revoking all is nothing to it."""
     app = create_app({**environ, "DICAST_TOKEN_SECRET": "a secret of the tests, of 32 bytes or more"})
-    nodes = [Node.here(f"{name}@h", limit=2, slots=2) for name in ("revoked", "silent")]
+    nodes = [Node.for_this_process(f"{name}@h", limit=2, slots=2) for name in ("revoked", "silent")]
     for node in nodes:
         app.registry.announce(node, WIDTH)
     if all_at_once:
@@ -149,7 +149,7 @@ def test_a_revoked_node_is_told_as_revoked_and_not_as_silent(environ: dict[str, 
         )
         assert app.membership.revoke_all() == 1
     else:
-        app.membership.put_out(nodes[0].id)
+        app.membership.expel(nodes[0].id)
     assert app.cluster.node("revoked").status is NodeStatus.ONLINE, "until it is not heard any more"
     for node in nodes:
         app.registry.silence(node)

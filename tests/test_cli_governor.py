@@ -48,10 +48,10 @@ def traffic(environ: dict[str, str], pool: str = "sim", *, decided: bool = False
                 await Governor(client, app.keys, app.configured_overrides).tick(pool)
             lease = "l" if pool == "sim" else f"{pool}."
             wants = [Want(f"{lease}{n}~0.0.{n}", "j", "news", "m") for n in range(3)]
-            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[:1])
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wants=wants[:1])
             back = [Returned(f"{lease}0~0.0.0", CallOutcome(429))]
-            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=back, wanted=wants[1:])
-            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wanted=wants[2:])
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=back, wants=wants[1:])
+            await leases.admit(pool=pool, node="n", ttl_ms=60_000, give_back=[], wants=wants[2:])
 
     asyncio.run(call())
 
@@ -153,7 +153,7 @@ def test_watching_goes_on_until_it_is_interrupted(environ: dict[str, str], tmp_p
 def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -> None:
     app = create_app(environ)
     status = RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, 210.0)
-    app.registry.announce(Node.here("w@test", limit=5, slots=9), status)
+    app.registry.announce(Node.for_this_process("w@test", limit=5, slots=9), status)
     shown = " ".join(at_once("governor", "show").stdout.split())
     load = "CPU 390 % of one core, load 210 % over 5 min, 25.0% of 12 failed"
     assert f"w@test 4 of 9 calls wide: CPU 390 %; 4 free; {load}" in shown
@@ -221,7 +221,7 @@ def test_calls_that_were_cut_are_told_beside_the_open_ones(at_once: Dicast, envi
         app = create_app(environ)
         async with connect_async(app.store_url) as client:
             back = [Returned("l1~0.0.1", None, 300.0)]
-            await LeaseStore(client, app.keys).admit(pool="sim", node="n", ttl_ms=60_000, give_back=back, wanted=[])
+            await LeaseStore(client, app.keys).admit(pool="sim", node="n", ttl_ms=60_000, give_back=back, wants=[])
 
     asyncio.run(cut())
     [pool] = json.loads(at_once("governor", "show", "--json").stdout)["pools"]

@@ -223,7 +223,7 @@ def test_secrets_are_masked_wherever_they_come_from(environ: dict[str, str], mon
 
 def test_a_cordoned_worker_and_one_without_a_key_are_told(environ: dict[str, str]) -> None:
     app: Any = create_app(environ)
-    node = Node.here("w1@test", limit=5, slots=9, version="1", missing_keys=("openai",))
+    node = Node.for_this_process("w1@test", limit=5, slots=9, version="1", missing_keys=("openai",))
     app.registry.announce(node)
     assert any("limit 5; no key for openai" in f.message for f in examine(environ) if f.area == "worker")
     Orders(app.store, app.keys).give(node.id, OrderKind.CORDON, by="ann")
@@ -235,9 +235,9 @@ def test_a_cordoned_worker_and_one_without_a_key_are_told(environ: dict[str, str
 
 def test_workers_are_told_and_compared(environ: dict[str, str]) -> None:
     app: Any = create_app(environ)
-    app.registry.announce(Node.here("w1@test", limit=5, slots=9))
-    app.registry.announce(Node.here("w1@test", limit=3, slots=7))
-    silent = Node.here("w2@test", limit=5, slots=9)
+    app.registry.announce(Node.for_this_process("w1@test", limit=5, slots=9))
+    app.registry.announce(Node.for_this_process("w1@test", limit=3, slots=7))
+    silent = Node.for_this_process("w2@test", limit=5, slots=9)
     app.registry.announce(silent)
     app.store.delete(app.keys.node(silent.id))
     findings = list(examine(environ))
@@ -255,7 +255,7 @@ def test_workers_are_told_and_compared(environ: dict[str, str]) -> None:
 
 def test_another_limit_here_than_there(environ: dict[str, str]) -> None:
     app: Any = create_app(environ)
-    app.registry.announce(Node.here("w1@test", limit=7, slots=9))
+    app.registry.announce(Node.for_this_process("w1@test", limit=7, slots=9))
     finding = one(list(examine(environ)), "limit")
     assert (finding.severity, finding.message) == (Severity.INFO, "7 for the workers, 5 here; theirs binds")
     app.close()
@@ -282,7 +282,7 @@ def test_what_troubles_the_governor(environ: dict[str, str]) -> None:
             await client.hset(app.keys.job_limits, "j", 5)
             await client.hset(app.keys.epoch, "number", 1)  # a store that is in use already
             wants = [Want(f"l{n}", "j", "news") for n in range(3)]
-            await LeaseStore(client, app.keys).admit(pool="sim", node="gone", ttl_ms=60_000, give_back=[], wanted=wants)
+            await LeaseStore(client, app.keys).admit(pool="sim", node="gone", ttl_ms=60_000, give_back=[], wants=wants)
             await governor.set("sim", limit=1)
             await governor.set_slo(4)
 

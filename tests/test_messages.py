@@ -38,7 +38,7 @@ async def test_what_waits_in_a_queue_is_counted_by_project_and_stays_there(tmp_p
     async def look() -> QueuedUnits:
         async with contextlib.aclosing(connect_async(redis_url)) as client:
             messages = await StoreQueueLengths(client).peek("provider.sim")
-        return QueuedUnits.of(messages.headers, messages.others)
+        return QueuedUnits.from_headers(messages.headers, messages.others)
 
     for project in ("a", "b", "a"):
         app.send_task(JUDGE, queue="provider.sim", headers={HEADER: {"job": "j", "project": project}})
@@ -55,7 +55,7 @@ async def test_a_broker_that_shows_no_message_tells_how_many_are_not_known(monke
     lengths = DeclaredQueueLengths(None)
     monkeypatch.setattr(lengths, "_waiting", lambda queue: 7)
     messages = await lengths.peek("provider.sim")
-    assert QueuedUnits.of(messages.headers, messages.others) == QueuedUnits({}, 7)
+    assert QueuedUnits.from_headers(messages.headers, messages.others) == QueuedUnits({}, 7)
 
 
 async def test_a_message_waits_for_a_broker_that_is_away(tmp_path, redis_url, monkeypatch):

@@ -35,7 +35,7 @@ STATE = replace(
     budgets={"requests": BudgetState(5.0, 60.0, 600.0)}, health={"m": ModelHealth(3.0, 4.0, 6.0)}, input_tokens=1000,
     output_tokens=10, assigned=4, zombies=2, budget_cap=7,
 )  # fmt: skip
-NODE = Node.here("w@h", limit=1, slots=9)
+NODE = Node.for_this_process("w@h", limit=1, slots=9)
 DEMAND = Demand(
     LedgerWork(2, 50, 8, []),
     Wanted(3, {"openai:eu": 8}, {"openai:eu": 2}, {"openai:eu": 38}),

@@ -12,7 +12,7 @@ from dicast.app.commands.requests import UnitRequest
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.pipeline.next_steps import TASK_END, NextSteps
 from dicast.app.tasks import app, judge_dimension
-from dicast.workers.admission.request import Admitted, Lease
+from dicast.workers.admission.request import GatedUnit, Lease
 from dicast.workers.policy.admission import CallOutcome
 
 
@@ -43,7 +43,7 @@ def heard():
 
 
 def lease():
-    return Lease(lambda _: None, lambda call: call(), "l", Admitted.from_header({}), 100.0)
+    return Lease(lambda _: None, lambda call: call(), "l", GatedUnit.from_header({}), 100.0)
 
 
 def request_of(task_id, monitors):

@@ -38,7 +38,7 @@ DISK = "its results cannot be written: /r/job/parts: No space left on device"
 @pytest.fixture
 def app(environ: dict[str, str]) -> Iterator[Any]:
     app = create_app(environ)
-    app.registry.announce(Node.here("w@test", limit=5, slots=5))
+    app.registry.announce(Node.for_this_process("w@test", limit=5, slots=5))
     yield app
     app.close()
 
@@ -112,7 +112,7 @@ def test_a_word_is_bounded(app: Any) -> None:
 
 def test_no_worker(app: Any) -> None:
     start(app)
-    for node, _ in app.registry.known():
+    for node, _ in app.registry.registered():
         app.registry.deregister(node)
     assert waiting.reason(app, app.ledger.status("j")) == "no worker is alive; start one: celery -A dicast worker"
 
@@ -157,9 +157,9 @@ def test_a_queue_that_nobody_serves(app: Any) -> None:
 def test_a_page_published_during_the_look_is_not_blamed_on_its_queue(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words that say why a pool's units wait, and those of last resort, are chosen by one count of messages."""
     start(app)
-    for node, _ in app.registry.known():
+    for node, _ in app.registry.registered():
         app.registry.deregister(node)
-    app.registry.announce(Node.here("other@test", limit=5, slots=5, version="1.0"))
+    app.registry.announce(Node.for_this_process("other@test", limit=5, slots=5, version="1.0"))
     counts = iter([0, 10, 10])
     monkeypatch.setattr(waiting, "depth", lambda *_: next(counts))
     assert waiting.reason(app, app.ledger.status("j")) is None
@@ -184,14 +184,14 @@ def killed(app: Any, calls: int, *, limit: int, heard: bool = False, of_job: int
             wants = [Want(f"l{n}", "j", "news", "m") for n in range(calls + 1)]
             more = {"pool": "sim", "ttl_ms": 130_000, "cut_frees": False}
             others = [Want(f"o{n}", "k", "news", "m") for n in range(elsewhere)]
-            await leases.admit(node=dead.id, give_back=[], wanted=others, **{**more, "pool": "other"})
-            granted = await leases.admit(node=dead.id, give_back=[], wanted=wants[:calls], **more)
+            await leases.admit(node=dead.id, give_back=[], wants=others, **{**more, "pool": "other"})
+            granted = await leases.admit(node=dead.id, give_back=[], wants=wants[:calls], **more)
             assert (granted.open_in_pool, granted.open_in_all) == (calls, calls + elsewhere)
             if not heard:
                 app.registry.deregister(dead)
-            assert (await leases.admit(node="w", give_back=[], wanted=wants[calls:], **more)).open_in_pool == calls
+            assert (await leases.admit(node="w", give_back=[], wants=wants[calls:], **more)).open_in_pool == calls
 
-    dead = Node.here("dead@test", limit=5, slots=5)
+    dead = Node.for_this_process("dead@test", limit=5, slots=5)
     app.registry.announce(dead, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
     asyncio.run(ask())
 
@@ -233,7 +233,7 @@ def test_a_job_with_a_call_that_somebody_waits_for_does_not_stand_still(app: Any
 
 def test_leases_of_a_worker_that_is_silent_are_told_likewise(app: Any) -> None:
     killed(app, 2, limit=2, heard=True)
-    for node, _ in app.registry.known():
+    for node, _ in app.registry.registered():
         if node.name == "dead@test":
             app.registry.silence(node)
     said = waiting.reason(app, app.ledger.status("j"))

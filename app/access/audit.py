@@ -184,7 +184,7 @@ class _Head(NamedTuple):
     anchor: str
     anchor_seal: str
     displaced: int
-    held: int
+    length: int
     """Entries in the list: lines, and records of displaced ones."""
 
 
@@ -199,7 +199,7 @@ class _Seals:
     def has_secret(self) -> bool:
         return bool(self._secrets)
 
-    def own(self) -> tuple[str, bytes]:
+    def current_key(self) -> tuple[str, bytes]:
         """Return the fingerprint and the key for new lines."""
         for fingerprint, key in self._secrets.items():
             return fingerprint, key
@@ -286,7 +286,7 @@ class _Entry:
     doubt: str
     is_known: bool
 
-    def kept(self) -> Displaced | str:
+    def unless_displaced(self) -> Displaced | str:
         """Return what is kept if it is not displaced: a line as it is, a record to be merged with its neighbours."""
         return self.as_displaced() if isinstance(self.entry, Displaced) else self.text
 
@@ -329,14 +329,14 @@ class _Chain:
         if another process has summed them up already."""
         with self._lock:  # the threads of a process need not race with each other
             for _ in range(TRIES):
-                line, held = self._try(words, counts or {})
-                if held:
+                line, length = self._try(words, counts or {})
+                if length:
                     break
             else:
                 raise AuditError(f"the audit log took no line in {TRIES} tries: others wrote each time")
-        if held > self._lines_max + DROP:
+        if length > self._lines_max + DROP:
             self._displace()
-        if held < 0:
+        if length < 0:
             return None
         logger.info(
             "%s %s %s: %s", line.actor, line.action, line.object, line.outcome,
@@ -352,7 +352,7 @@ class _Chain:
         for text in self._texts(start):
             entry = _read(text) or _read_displaced(text)
             if entry is not None:
-                yield _shown(entry) if isinstance(entry, Displaced) else entry
+                yield _as_line(entry) if isinstance(entry, Displaced) else entry
 
     def verify(self) -> AuditFinding:
         """Check the chain from its beginning, and name the first line that is broken. Lines that are added meanwhile
@@ -373,22 +373,22 @@ class _Chain:
             weak = check.weak if has_secret else 0
             return AuditFinding(check.lines, first, broken, problem, weak, displaced=check.displaced)
 
-        for text in self._texts(0, head.held):
+        for text in self._texts(0, head.length):
             if check.number >= head.number:
                 break
             expected = check.number + 1
             if problem := check.take(text) or check.doubt:
                 return finding(expected, problem)
         entries = check.lines + check.records
-        if check.number != head.number or check.hash != head.hash or head.held != entries:
-            return finding(check.number + 1, _CUT.format(head.number, head.trimmed + check.displaced + head.held))
+        if check.number != head.number or check.hash != head.hash or head.length != entries:
+            return finding(check.number + 1, _CUT.format(head.number, head.trimmed + check.displaced + head.length))
         if head.number and not self._seals.is_good(head.seal, f"{self._what}head", head.number, head.hash):
             return finding(check.number, "the head's seal is not good: lines may be gone after it")
         return finding()
 
     def _try(self, words: _Words, counts: Mapping[str, str]) -> tuple[AuditLine, int]:
         head, now = self._head_and_time()
-        fingerprint, key = self._seals.own()
+        fingerprint, key = self._seals.current_key()
         line = AuditLine(
             head.number + 1, now, _word(words.actor), _word(words.action), _word(words.object), _word(words.outcome),
             _small(words.details), fingerprint, head.hash,
@@ -396,11 +396,11 @@ class _Chain:
         line = replace(line, hash=_hash(key, line))
         k, seal = self._keys, _seal(key, fingerprint, f"{self._what}head", line.number, line.hash)
         summed = [word for pair in counts.items() for word in pair]
-        held = self._append(
+        length = self._append(
             keys=[k.audit(self._name), k.audit_head(self._name), k.audit_counts],
             args=[head.number, head.hash, orjson.dumps(line), line.hash, seal, *summed],
         )
-        return line, int(held)
+        return line, int(length)
 
     def _displace(self) -> None:
         """Bring the part back to its bound, unless another process or thread is doing so. The line that made it too
@@ -418,24 +418,26 @@ class _Chain:
     def _displace_now(self) -> None:
         head = self._head()
         check, entries, problem = _Check(self._seals, self._what, head), list[_Entry](), ""
-        for text in self._texts(0, head.held):
-            found = check.take(text)
-            problem = problem or found
+        for text in self._texts(0, head.length):
+            fault = check.take(text)
+            problem = problem or fault
             entries.append(_Entry(text, check.entry, check.doubt, check.is_known))
-        fingerprint, key = self._seals.own()
+        fingerprint, key = self._seals.current_key()
         if fingerprint == STORE_KEY and check.strong:
             return  # its seal would be as good as none
         if problem:
             shorter = self._without_oldest(head, entries, problem)
         else:
             chosen = lines_to_displace([self._kind(entry) for entry in entries], self._lines_max)
-            shorter = [entry.as_displaced() if at in chosen else entry.kept() for at, entry in enumerate(entries)]
+            shorter = [
+                entry.as_displaced() if at in chosen else entry.unless_displaced() for at, entry in enumerate(entries)
+            ]
         texts, displaced = list[bytes | str](), 0
-        for gone, group in groupby(shorter, lambda each: isinstance(each, Displaced)):
-            if not gone:
-                texts.extend(each for each in group if isinstance(each, str))
+        for is_displaced, group in groupby(shorter, lambda item: isinstance(item, Displaced)):
+            if not is_displaced:
+                texts.extend(item for item in group if isinstance(item, str))
                 continue
-            record = replace(merged([each for each in group if isinstance(each, Displaced)]), key=fingerprint)
+            record = replace(merged([item for item in group if isinstance(item, Displaced)]), key=fingerprint)
             texts.append(orjson.dumps(replace(record, seal=_displaced_seal(key, self._what, record))))
             displaced += record.lines
         self._put(head, texts, displaced)
@@ -457,7 +459,7 @@ class _Chain:
             pipe = self._redis.pipeline()
             pipe.rpush(name, *shorter[start : start + PAGE]).expire(name, DISPLACE_S).execute()
         keys = [self._keys.audit(self._name), self._keys.audit_head(self._name), name]
-        if self._replace(keys=keys, args=[head.displaced, head.held, displaced]):
+        if self._replace(keys=keys, args=[head.displaced, head.length, displaced]):
             logger.info("%d lines of the audit log's part %s are displaced", displaced - head.displaced, self._part)
         else:
             self._redis.delete(name)
@@ -486,10 +488,10 @@ class _Chain:
     def _head_and_time(self) -> tuple[_Head, float]:
         pipe = self._redis.pipeline()
         pipe.hmget(self._keys.audit_head(self._name), *_HEAD).llen(self._keys.audit(self._name)).time()
-        (count, hash, seal, trimmed, anchor, anchor_seal, displaced), held, (seconds, micros) = pipe.execute()
+        (count, hash, seal, trimmed, anchor, anchor_seal, displaced), length, (seconds, micros) = pipe.execute()
         head = _Head(
             int(count or 0), hash or "", seal or "", int(trimmed or 0), anchor or "", anchor_seal or "",
-            int(displaced or 0), held,
+            int(displaced or 0), length,
         )  # fmt: skip
         return head, self._clock() if self._clock is not None else seconds + micros / 1e6
 
@@ -580,7 +582,7 @@ class Audit:
         added meanwhile are not looked at."""
         findings = {part: chain.verify() for part, chain in self._chains.items()}
         names = ("lines", "weak", "displaced")
-        lines, weak, displaced = (sum(getattr(each, name) for each in findings.values()) for name in names)
+        lines, weak, displaced = (sum(getattr(finding, name) for finding in findings.values()) for name in names)
         first = findings[Part.ORDERS].first
         for part, finding in findings.items():
             if not finding.whole:
@@ -670,7 +672,7 @@ def _read_displaced(text: str) -> Displaced | None:
     return record if orjson.dumps(record).decode() == text else None
 
 
-def _shown(record: Displaced) -> AuditLine:
+def _as_line(record: Displaced) -> AuditLine:
     """Return the line that is shown in place of displaced ones."""
     return AuditLine(
         record.last, record.until, NOBODY, "displaced", f"{record.first}-{record.last}", "done",
@@ -694,8 +696,8 @@ def _seal(key: bytes, fingerprint: str, what: str, number: int, hash: str) -> st
     return f"{fingerprint}.{hmac.new(key, f'{what}|{number}|{hash}'.encode(), hashlib.sha256).hexdigest()}"
 
 
-def _word(given: str) -> str:
-    text = str(given).encode(errors="replace").decode()
+def _word(value: str) -> str:
+    text = str(value).encode(errors="replace").decode()
     return text if len(text) <= WORD_CHARS else text[: WORD_CHARS - 1] + "…"
 
 

@@ -50,13 +50,13 @@ class Displaced:
 def merged(run: Sequence[Displaced]) -> Displaced:
     """Merge consecutive records into one, which is not sealed yet."""
     counts: dict[str, int] = {}
-    for each in run:
-        for name, count in each.counts.items():
-            named = name if name in counts or len(counts) < COUNTS_NAMED else OTHERS
-            counts[named] = counts.get(named, 0) + count
+    for record in run:
+        for name, count in record.counts.items():
+            key = name if name in counts or len(counts) < COUNTS_NAMED else OTHERS
+            counts[key] = counts.get(key, 0) + count
     return Displaced(
-        run[0].first, run[-1].last, run[0].since, run[-1].until, counts, sum(each.weak for each in run),
-        next((each.problem for each in run if each.problem), ""), "", run[0].previous, run[-1].hash,
+        run[0].first, run[-1].last, run[0].since, run[-1].until, counts, sum(record.weak for record in run),
+        next((record.problem for record in run if record.problem), ""), "", run[0].previous, run[-1].hash,
     )  # fmt: skip
 
 
@@ -79,22 +79,22 @@ def lines_to_displace(kinds: Sequence[tuple[str, str] | None], most: int) -> set
 def even_shares(sizes: Mapping[str, int], total: int) -> dict[str, int]:
     """Divide `total` evenly: nobody gets more than its size, nor less than another unless it gets its whole size. What
     cannot be divided goes to the later ones of equal size."""
-    shares, left = dict[str, int](), total
+    shares, remaining = dict[str, int](), total
     ordered = sorted(sizes, key=lambda name: sizes[name])
     for at, name in enumerate(ordered):
-        shares[name] = min(sizes[name], left // (len(ordered) - at))
-        left -= shares[name]
+        shares[name] = min(sizes[name], remaining // (len(ordered) - at))
+        remaining -= shares[name]
     return shares
 
 
 def _beyond(kinds: Iterable[tuple[str, str] | None], most: int) -> set[int]:
-    held: dict[str, dict[str, list[int]]] = {}
+    lines_by_subject: dict[str, dict[str, list[int]]] = {}
     for at, kind in enumerate(kinds):
         if kind is not None:
-            held.setdefault(kind[0], {}).setdefault(kind[1], []).append(at)
+            lines_by_subject.setdefault(kind[0], {}).setdefault(kind[1], []).append(at)
     chosen: set[int] = set()
-    of_subject = even_shares({who: sum(map(len, actions.values())) for who, actions in held.items()}, most)
-    for who, actions in held.items():
+    of_subject = even_shares({who: sum(map(len, actions.values())) for who, actions in lines_by_subject.items()}, most)
+    for who, actions in lines_by_subject.items():
         of_action = even_shares({action: len(lines) for action, lines in actions.items()}, of_subject[who])
         for action, lines in actions.items():
             first = min(of_action[action] // FIRST_SHARE, FIRST_MOST)
@@ -106,7 +106,7 @@ def _entries(kinds: Sequence[tuple[str, str] | None], chosen: set[int]) -> int:
     """Return how many entries there will be; a run of displaced lines and records counts one."""
     count, in_run = 0, False
     for at, kind in enumerate(kinds):
-        gone = kind is None or at in chosen
-        count += not (gone and in_run)
-        in_run = gone
+        is_displaced = kind is None or at in chosen
+        count += not (is_displaced and in_run)
+        in_run = is_displaced
     return count

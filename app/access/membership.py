@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from dicast.app.access.scopes import Claims, Scope, TokenRefused
+from dicast.app.access.scopes import Claims, Scope, TokenRejected
 from dicast.app.access.store_users import StoreCredentials, StoreUsers
 from dicast.app.access.tokens import LEEWAY_S, SUBJECT_CHARS, IssuedToken, TokenError, Tokens
 
@@ -34,7 +34,7 @@ class NewMember:
     expires_in_s: float
     store: StoreCredentials
 
-    def told(self, heartbeat_s: float) -> dict[str, Any]:
+    def as_response(self, heartbeat_s: float) -> dict[str, Any]:
         """Return the answer to a registration, as `dicast.app.joining.Registration` reads it."""
         return {
             "node": self.node, "store_url": self.store.url, "heartbeat_token": self.heartbeat_token,
@@ -50,52 +50,52 @@ class Membership:
 
     def join(self, claims: Claims, name: str, *, was: str = "", old_token: str | None = None) -> NewMember:
         """Let a node with this name join, by a token for registering. It gets a new id, or keeps the id `was` if it
-        shows that one's heartbeat token. Raises `TokenRefused`, `TokenError`, `StoreUsersRefused`."""
+        shows that one's heartbeat token. Raises `TokenRejected`, `TokenError`, `StoreUsersUnavailable`."""
         if not _NAME.fullmatch(name) or not name.isprintable():
             raise TokenError(f"name must be 1 to 120 printable characters without space, / # ? %, got {name[:40]!r}")
         if claims.node not in ("", name):
-            raise TokenRefused("node", subject=claims.subject, id=claims.id)
+            raise TokenRejected("node", subject=claims.subject, id=claims.id)
         node = f"{quote(name, safe='@')}#{secrets.token_hex(4)}"
-        if was and was.rpartition("#")[0] == quote(name, safe="@") and self._is(was, old_token):
+        if was and was.rpartition("#")[0] == quote(name, safe="@") and self._is_same_node(was, old_token):
             node = was
         token, until = self._issue(claims, node)
         credentials = self._users.create(node, until=until, generation=self._tokens.generation(node))
         try:
             self._tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
-        except TokenRefused:  # its token was revoked in between, before there was a user to delete
+        except TokenRejected:  # its token was revoked in between, before there was a user to delete
             self._users.delete(node)
             raise
         return NewMember(node, token, self._ttl_s, credentials)
 
     def renewed(self, claims: Claims) -> tuple[str, float] | None:
         """Return a newer heartbeat token and how long it is valid, s, if the one that was shown is old enough. The
-        older one stays valid. Raises `TokenRefused` if it, or the token with which the node joined, is revoked."""
+        older one stays valid. Raises `TokenRejected` if it, or the token with which the node joined, is revoked."""
         if claims.expires_at - self._tokens.now() > RENEW_AT * self._ttl_s:
             return None
         parent = self._tokens.parent(claims.id)
         token, until = self._issue(claims, claims.node, parent)
         if not self._users.extend(claims.node, until):
-            raise TokenRefused("revoked", subject=claims.subject, id=claims.id)
+            raise TokenRejected("revoked", subject=claims.subject, id=claims.id)
         return token, self._ttl_s
 
-    def put_out(self, node: str) -> int:
+    def expel(self, node: str) -> int:
         """End a node's tokens and its user, or those of all nodes of a name; returns how many connections were closed.
         Holds on return: it can do nothing any more, unless it joins anew with another token."""
         closed, name = 0, quote(node, safe="@")
         self._tokens.revoke_node(node)
-        for named in [id for id in self._users.nodes() if id.rpartition("#")[0] == name]:
-            closed += self.put_out(named)
+        for member_id in [id for id in self._users.nodes() if id.rpartition("#")[0] == name]:
+            closed += self.expel(member_id)
         return closed + self._users.delete(node)
 
     def leave(self, node: str) -> None:
         """Revoke the tokens and the user of a node that has ended by itself."""
-        self.put_out(node)
+        self.expel(node)
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
         """End a token, and every node that joined with it, or whose token it is; returns all tokens that ended."""
         ended = self._tokens.revoke(id)
         for node in sorted({token.node for token in ended if Scope.NODE_HEARTBEAT in token.scopes}):
-            self.put_out(node)  # a node may have newer tokens than these
+            self.expel(node)  # a node may have newer tokens than these
         return ended
 
     def revoke_all(self) -> int:
@@ -111,10 +111,10 @@ class Membership:
         """Make the store's users match the records; see `StoreUsers.reconcile`."""
         return self._users.reconcile()
 
-    def _is(self, node: str, token: str | None) -> bool:
+    def _is_same_node(self, node: str, token: str | None) -> bool:
         try:
             self._tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
-        except TokenRefused:
+        except TokenRejected:
             return False
         return True
 

@@ -52,12 +52,12 @@ WORDS: dict[Reason, str] = {
 }
 
 
-class TokenRefused(DicastError):
+class TokenRejected(DicastError):
     """A token is refused. `subject` and `id` are set if the token's signature is valid, else ''. The message quotes
     nothing of the token."""
 
     problem = "token-refused"
 
-    def __init__(self, reason: Reason, *, subject: str = "", id: str = "", wanted: str = "") -> None:
-        super().__init__(WORDS[reason] + (f": {wanted} is needed" if wanted else ""))
+    def __init__(self, reason: Reason, *, subject: str = "", id: str = "", needed: str = "") -> None:
+        super().__init__(WORDS[reason] + (f": {needed} is needed" if needed else ""))
         self.reason, self.subject, self.id = reason, subject, id

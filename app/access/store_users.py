@@ -34,7 +34,7 @@ TRIES = 5
 _PLAIN = re.compile(r"[A-Za-z0-9_.]{1,40}")
 
 
-class StoreUsersRefused(DicastError, RuntimeError):
+class StoreUsersUnavailable(DicastError, RuntimeError):
     """The store does not allow users to be created: it is older than Redis 6, managed, or our own user may not."""
 
     problem = "store-users-refused"
@@ -77,7 +77,7 @@ class StoreUsers:
     ) -> None:  # fmt: skip
         self._redis, self._url, self._clock = client, url, clock
         self._key, self._mark = AccessKeys(namespace).store_users, AccessKeys(namespace).master_mark
-        self._door_is_shut = False
+        self._requires_password = False
         self._secret = next(iter(all_secrets), None)
         plain = namespace if _PLAIN.fullmatch(namespace) else hashlib.sha256(namespace.encode()).hexdigest()[:16]
         self._prefix = f"dicast-{plain}-"
@@ -87,10 +87,10 @@ class StoreUsers:
 
     def create(self, node: str, *, until: float, generation: int = 0) -> StoreCredentials:
         """Create the node's user, or replace it; it is valid until `until`, unix s. A node has the same password
-        throughout a generation. Raises `StoreUsersRefused`, `SecretMissing`."""
+        throughout a generation. Raises `StoreUsersUnavailable`, `SecretMissing`."""
         if self._secret is None:
             raise SecretMissing
-        self._check_the_door()
+        self._check_requires_password()
         password = self._secret.key(f"store user {generation} {node}").hex()
         record = UserRecord(self.name(node), hashlib.sha256(password.encode()).hexdigest(), until)
         # The record comes first: a user without one is deleted by `reconcile`.
@@ -117,8 +117,8 @@ class StoreUsers:
 
     def nodes(self) -> dict[str, UserRecord]:
         """Return every node that has a user, with its record."""
-        found = {node: _read(text) for node, text in self._redis.hgetall(self._key).items()}
-        return {node: record for node, record in found.items() if record is not None}
+        records = {node: _read(text) for node, text in self._redis.hgetall(self._key).items()}
+        return {node: record for node, record in records.items() if record is not None}
 
     def reconcile(self, *, renew: bool = False) -> tuple[int, int]:
         """Make the users of the present master match the records; returns how many were set and how many deleted. Call
@@ -129,17 +129,17 @@ class StoreUsers:
         for node in [node for node, record in recorded.items() if record.until <= now]:
             self._redis.hdel(self._key, node)
             del recorded[node]
-        made = 0
+        created = 0
         for node, record in recorded.items():
             if renew or record.user not in there:
                 self._set(record)
-                made += 1
+                created += 1
                 if self._record(node) is None:  # deleted while it was set
                     self._remove(record.user)
-        gone = there - {record.user for record in recorded.values()}
-        for name in gone:
+        obsolete = there - {record.user for record in recorded.values()}
+        for name in obsolete:
             self._remove(name)
-        return made, len(gone)
+        return created, len(obsolete)
 
     def name(self, node: str) -> str:
         """Return the name of the node's user in the store."""
@@ -159,33 +159,33 @@ class StoreUsers:
     def _at_master(self, *commands: Sequence[str]) -> list[Any]:
         """Execute commands at the master and return the replies. A former master answers such commands, too, over
         connections that outlive the fail-over: a write before them, on the same connection, detects that."""
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             pipe = self._redis.pipeline(transaction=False).set(self._mark, "1")
             for command in commands:
                 pipe.execute_command(*command)
             try:
                 return list(pipe.execute()[1:])
             except DEMOTED:
-                if not left:
+                if not tries_left:
                     raise
             except ResponseError as error:
                 if is_passing(error):
                     raise
-                raise StoreUsersRefused(error) from None
+                raise StoreUsersUnavailable(error) from None
         raise AssertionError
 
-    def _check_the_door(self) -> None:
-        """Raise `StoreUsersRefused` if the default user needs no password: then deleting a user would keep nobody out.
+    def _check_requires_password(self) -> None:
+        """Raise `StoreUsersUnavailable` if the default user needs no password: then deleting a user would keep nobody out.
         A unix socket is protected by its file permissions."""
-        if self._door_is_shut or self._url.startswith("unix://"):
+        if self._requires_password or self._url.startswith("unix://"):
             return
         (facts,) = self._at_master(["ACL", "GETUSER", "default"])
         flags = facts["flags"] if isinstance(facts, dict) else facts[facts.index("flags") + 1]
         if "nopass" in flags and "on" in flags:
-            raise StoreUsersRefused(
+            raise StoreUsersUnavailable(
                 "its default user has no password, so revoking would keep nobody out: set requirepass"
             )
-        self._door_is_shut = True
+        self._requires_password = True
 
     def _record(self, node: str) -> UserRecord | None:
         text = self._redis.hget(self._key, node)
@@ -208,11 +208,11 @@ def with_login(url: str, user: str, password: str) -> str:
 def _one_with_login(url: str, user: str, password: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    kept = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] not in ("username", "password")]
+    query = [pair for pair in parts.query.split("&") if pair and pair.partition("=")[0] not in ("username", "password")]
     login = f"{quote(user, safe='')}:{quote(password, safe='')}"
     if parts.scheme == "unix":  # a socket's path follows at once: redis-py reads the login before it
-        return f"unix://{login}@{host}{parts.path}" + (f"?{'&'.join(kept)}" if kept else "")
-    return urlunsplit(parts._replace(netloc=f"{login}@{host}", query="&".join(kept)))
+        return f"unix://{login}@{host}{parts.path}" + (f"?{'&'.join(query)}" if query else "")
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}", query="&".join(query)))
 
 
 def _read(text: str) -> UserRecord | None:

@@ -22,7 +22,7 @@ from joserfc.jws import JWSRegistry
 from pydantic import TypeAdapter, ValidationError
 
 from dicast.app.access.keys import AccessKeys
-from dicast.app.access.scopes import Claims, Scope, TokenRefused
+from dicast.app.access.scopes import Claims, Scope, TokenRejected
 from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.errors import DicastError
 from dicast.workers.store.connection import StoreClient
@@ -110,49 +110,49 @@ class Tokens:
         pools: Iterable[str] | None = None, labels: Iterable[str] | None = None, parent: str = "",
     ) -> str:  # fmt: skip
         """Issue a new token, which is recorded before it is returned. Raises `TokenError` for one that could never be
-        used, and `TokenRefused` if the `parent` that it is issued for is revoked."""
-        wanted = tuple(sorted({Scope(scope) for scope in scopes}))
-        _check(subject, wanted, ttl_s, node)
+        used, and `TokenRejected` if the `parent` that it is issued for is revoked."""
+        sorted_scopes = tuple(sorted({Scope(scope) for scope in scopes}))
+        _check(subject, sorted_scopes, ttl_s, node)
         now, number, generation = self._present(node)
         record = IssuedToken(
-            id=secrets.token_hex(12), subject=subject, scopes=wanted, generation=generation, issued_at=now,
+            id=secrets.token_hex(12), subject=subject, scopes=sorted_scopes, generation=generation, issued_at=now,
             expires_at=now + ttl_s, key=number, node=node, parent=parent, pools=_sorted(pools), labels=_sorted(labels),
         )  # fmt: skip
         k, keep_until = self._keys, record.expires_at + 2 * LEEWAY_S
-        kept = self._keep(
+        is_recorded = self._keep(
             keys=[k.tokens, k.token_ends, k.revoked],
             args=[record.id, orjson.dumps(_stored(record)), now, keep_until, parent, DROPPED_MAX],
         )
-        if not kept:
-            raise TokenRefused("revoked", subject=subject, id=parent)
+        if not is_recorded:
+            raise TokenRejected("revoked", subject=subject, id=parent)
         return self._signed(record)
 
     def verify(self, token: str | None, scope: Scope | None, *, node: str = "") -> Claims:
-        """Return the claims of a token. Raises `TokenRefused`. With `scope` None, any scope will do. A token bound to a
+        """Return the claims of a token. Raises `TokenRejected`. With `scope` None, any scope will do. A token bound to a
         node is refused for another `node`; one for heartbeats is valid for its own node only."""
         payload, number = self._read(token)
-        now, current, until, found = self._look(payload, number)
+        now, current, until, token_state = self._look_up(payload, number)
         about = {"subject": payload.sub, "id": payload.jti}
         if payload.iss != self._namespace or payload.aud != self._namespace:
-            raise TokenRefused("malformed", **about)
+            raise TokenRejected("malformed", **about)
         if number != current and now > until:
-            raise TokenRefused("expired", **about)
+            raise TokenRejected("expired", **about)
         if not payload.iat - LEEWAY_S <= now < payload.exp + LEEWAY_S:
-            raise TokenRefused("expired", **about)
-        recorded, revoked, generation = found
+            raise TokenRejected("expired", **about)
+        recorded, revoked, generation = token_state
         if not recorded or revoked:
-            raise TokenRefused("revoked", **about)
+            raise TokenRejected("revoked", **about)
         if payload.generation != generation:
-            raise TokenRefused("generation", **about)
+            raise TokenRejected("generation", **about)
         scopes = frozenset(Scope(word) for word in payload.scope.split() if word in _SCOPES)
         if scope is not None and scope not in scopes:
-            raise TokenRefused("scope", **about, wanted=scope)
+            raise TokenRejected("scope", **about, needed=scope)
         if (
             (node or scope is Scope.NODE_HEARTBEAT)
             and payload.node != node
             and not (scope is not Scope.NODE_HEARTBEAT and not payload.node)
         ):
-            raise TokenRefused("node", **about)
+            raise TokenRejected("node", **about)
         return Claims(
             payload.sub, payload.jti, scopes, payload.generation, payload.exp, payload.node,
             _frozen(payload.pools), _frozen(payload.labels),
@@ -174,16 +174,16 @@ class Tokens:
             present = int(generations.get("", 0)) + (int(generations.get(token.node, 0)) if token.node else 0)
             return "valid" if accepted and token.generation == present else "ended"
 
-        found = [_RECORD.validate_json(record) for record in records]
-        told = [IssuedToken(**{**_fields(token), "state": state(token)}) for token in found]
-        return sorted(told, key=lambda token: (-token.issued_at, token.id))
+        recorded = [_RECORD.validate_json(record) for record in records]
+        with_states = [IssuedToken(**{**_fields(token), "state": state(token)}) for token in recorded]
+        return sorted(with_states, key=lambda token: (-token.issued_at, token.id))
 
     def parent(self, id: str) -> str:
-        """Return the token for which this one was issued; '' if there is none. Raises `TokenRefused` for an unknown
+        """Return the token for which this one was issued; '' if there is none. Raises `TokenRejected` for an unknown
         one."""
         record = self._redis.hget(self._keys.tokens, id)
         if not record:
-            raise TokenRefused("revoked", id=id)
+            raise TokenRejected("revoked", id=id)
         return _RECORD.validate_json(record).parent
 
     def revoke(self, id: str) -> Sequence[IssuedToken]:
@@ -223,7 +223,7 @@ class Tokens:
         now = self._clock() if self._clock is not None else _unix(time)
         return now, int(number or 1), sum(int(generation or 0) for generation in generations)
 
-    def _look(self, payload: _Payload, number: int) -> tuple[float, int, float, tuple[bool, bool, int]]:
+    def _look_up(self, payload: _Payload, number: int) -> tuple[float, int, float, tuple[bool, bool, int]]:
         """Return, in one round trip: the time; the number of the signing key; until when this token's key is accepted;
         and whether the token is recorded, whether it is revoked, and the present generation."""
         k, pipe = self._keys, self._redis.pipeline()
@@ -248,9 +248,9 @@ class Tokens:
     def _read(self, token: str | None) -> tuple[_Payload, int]:
         """Return a token's claims and the number of its key, with its signature verified; the store is not queried."""
         if not token:
-            raise TokenRefused("missing")
+            raise TokenRejected("missing")
         if len(token) > TOKEN_BYTES or not token.isascii():
-            raise TokenRefused("malformed")
+            raise TokenRejected("malformed")
         numbers: list[int] = []
 
         def key(signed: Any) -> OctKey:
@@ -264,9 +264,9 @@ class Tokens:
             claims = jwt.decode(token, key, algorithms=[ALGORITHM], registry=_REGISTRY).claims
             return _PAYLOAD.validate_python(claims), numbers[0]
         except (BadSignatureError, InvalidKeyIdError):
-            raise TokenRefused("signature") from None
+            raise TokenRejected("signature") from None
         except (JoseError, ValidationError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise TokenRefused("malformed") from None
+            raise TokenRejected("malformed") from None
 
 
 _REGISTRY = JWSRegistry(algorithms=[ALGORITHM], strict_check_header=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dicast.app.access.audit import AuditFinding, operator
 from dicast.app.access.scopes import Scope
-from dicast.app.access.store_users import StoreUsersRefused
+from dicast.app.access.store_users import StoreUsersUnavailable
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application
@@ -74,7 +74,7 @@ def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool)
     dicast = application(terminal)
     try:
         message, ended = _revoke(dicast, id, node)
-    except StoreUsersRefused as error:
+    except StoreUsersUnavailable as error:
         dicast.audit.record(operator(), "token revoke", id or node or "all", "done in part", {"store": str(error)})
         raise Refused(f"the tokens are ended, but nodes' users of the store are there still: {error}") from None
     dicast.audit.record(operator(), "token revoke", id or node or "all", "done", {"ended": ended})
@@ -93,7 +93,7 @@ def _revoke(dicast: Dicast, id: str | None, node: str) -> tuple[str, int]:
         all_nodes = {token.node for token in dicast.tokens.list()} | set(dicast.store_users.nodes())
         if not all_nodes & {node} and not any(id.rpartition("#")[0] == node for id in all_nodes):
             raise Refused(f"no token is bound to a node {node!r}; `dicast token list` shows all")
-        closed = membership.put_out(node)
+        closed = membership.expel(node)
         return f"Node {node} is revoked; {closed} of its connections to the store were closed.", 1
     count = membership.revoke_all()
     return f"All tokens are revoked, and {count} nodes that joined over HTTP are put out.", count

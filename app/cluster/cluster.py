@@ -106,14 +106,16 @@ class Cluster:
         if self._app.nothing_stored:
             return []
         holders = map(read_holder, self._app.store.hvals(self._app.keys.holders))
-        held = Counter(holder.node for holder in holders if not holder.cut)
+        open_calls = Counter(holder.node for holder in holders if not holder.cut)
         revoked = self._revoked()
-        listed = [
-            replace(seen, gone=REVOKED) if seen.gone == SILENT and seen.node.id in revoked else seen
-            for seen in self._app.registry.sightings()
-            if not _is_removed(seen)
+        sightings = [
+            replace(sighting, lost_reason=REVOKED)
+            if sighting.lost_reason == SILENT and sighting.node.id in revoked
+            else sighting
+            for sighting in self._app.registry.sightings()
+            if not _is_removed(sighting)
         ]
-        views = [view(seen, held[seen.node.id]) for seen in listed]
+        views = [view(sighting, open_calls[sighting.node.id]) for sighting in sightings]
         return [node for node in views if status in (None, node.status)]
 
     def _revoked(self) -> Collection[str]:
@@ -127,16 +129,16 @@ class Cluster:
         """Return a node by its id, or by a name that only one node has; of several with one name, the one that is not
         offline. Raises `UnknownNode`."""
         nodes = self.nodes()
-        for found in nodes:
-            if found.id == node:
-                return found
-        named = [found for found in nodes if node in (found.name, found.name.partition("@")[0])]
-        heard = [found for found in named if found.status is not NodeStatus.OFFLINE]
-        candidates = heard or named
+        for candidate in nodes:
+            if candidate.id == node:
+                return candidate
+        same_name = [candidate for candidate in nodes if node in (candidate.name, candidate.name.partition("@")[0])]
+        reachable = [candidate for candidate in same_name if candidate.status is not NodeStatus.OFFLINE]
+        candidates = reachable or same_name
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
-            ids = ", ".join(found.id for found in candidates)
+            ids = ", ".join(candidate.id for candidate in candidates)
             raise UnknownNode(f"{len(candidates)} nodes are called {node}; name one by its id: {ids}")
         near = meant(node, [word for found in nodes for word in (found.id, found.name)])
         raise UnknownNode(f"no node has the id or name {node!r}{near or '; dicast cluster nodes lists them'}")
@@ -183,14 +185,14 @@ class Cluster:
 
     def uncordon(self, node: str, *, by: str) -> NodeView:
         """Have a node take work again. Raises `NodeLeaves` if it is being removed."""
-        found = self.node(node)
+        target = self.node(node)
         orders = Orders(self._app.store, self._app.keys)
-        orders.take_back(found.id)
-        standing = orders.of(found.id)
+        orders.take_back(target.id)
+        standing = orders.standing(target.id)
         if standing is not None and standing.kind is OrderKind.REMOVE:
-            self._audit(by, "node.uncordon", found.id, "refused", {})
-            raise NodeLeaves(found.id)
-        return self._acknowledged(found, "", by, "node.uncordon")
+            self._audit(by, "node.uncordon", target.id, "refused", {})
+            raise NodeLeaves(target.id)
+        return self._acknowledged(target, "", by, "node.uncordon")
 
     def remove(self, node: str, *, by: str, force: bool = False) -> None:
         """End a node's process, and no longer list it.
@@ -199,18 +201,18 @@ class Cluster:
         messages of an unreachable node go back to the queues, and its leases count until their deadlines; if it comes
         back, it ends.
         """
-        found = self.node(node)
-        order, leases = Orders(self._app.store, self._app.keys).give(found.id, OrderKind.REMOVE, by=by, busy=force)
+        target = self.node(node)
+        order, leases = Orders(self._app.store, self._app.keys).give(target.id, OrderKind.REMOVE, by=by, busy=force)
         if leases < 0:
-            raise _left(found)
+            raise _just_left(target)
         if not order.id:
-            self._audit(by, "node.remove", found.id, "refused", {"open": leases})
-            raise NodeBusy(found.id, leases)
-        if found.status is not NodeStatus.OFFLINE:
-            self._wait(lambda: self._app.registry.facts(found.id) is None)
+            self._audit(by, "node.remove", target.id, "refused", {"open": leases})
+            raise NodeBusy(target.id, leases)
+        if target.status is not NodeStatus.OFFLINE:
+            self._wait(lambda: self._app.registry.facts(target.id) is None)
         elif self._app.broker.is_store:  # other nodes do so soon, if there are any
-            restore_messages(self._app, self._app.keys, found.id, lost=True)
-        self._audit(by, "node.remove", found.id, "done", {"open": leases, "forced": force})
+            restore_messages(self._app, self._app.keys, target.id, lost=True)
+        self._audit(by, "node.remove", target.id, "done", {"open": leases, "forced": force})
 
     def steal(self, *, by: str, queue_depths: Mapping[str, int] | None = None) -> Steal:
         """Have messages that wait at overloaded nodes, or at nodes that take no work, go back to their queues for idle
@@ -232,10 +234,10 @@ class Cluster:
                 moves[node, receivers[0] if receivers else ""] += back
         for transfer, units in _done(plan, self._given_back(plan)):
             moves[transfer.donor, transfer.receiver] += units
-        found = Steal([(donor, receiver, units) for (donor, receiver), units in moves.items()])
-        if found.total or by != HOUSEKEEPER:
-            self._audit(by, "cluster.steal", "", "done", {"moves": found.moves, "total": found.total})
-        return found
+        stolen = Steal([(donor, receiver, units) for (donor, receiver), units in moves.items()])
+        if stolen.total or by != HOUSEKEEPER:
+            self._audit(by, "cluster.steal", "", "done", {"moves": stolen.moves, "total": stolen.total})
+        return stolen
 
     def hand_on(self) -> None:
         """Call `steal` for housekeeping, and for workers that hold messages which they cannot begin; at most once a
@@ -246,13 +248,13 @@ class Cluster:
     def _loads(self, depths: Mapping[str, int]) -> tuple[list[Load], list[str]]:
         """Return the nodes' loads, and the silent nodes whose messages have not been put back yet."""
         loads, silent = [], []
-        for seen in self._app.registry.sightings():
-            node, vitals = seen.node, seen.vitals
-            status, _ = status_of(seen, 0)
+        for sighting in self._app.registry.sightings():
+            node, vitals = sighting.node, sighting.vitals
+            status, _ = status_of(sighting, 0)
             if status is NodeStatus.OFFLINE:
-                silent += [] if seen.is_given_up or not self._app.broker.is_store else [node.id]
+                silent += [] if sighting.is_given_up or not self._app.broker.is_store else [node.id]
                 continue
-            takes = seen.order is None and not node.stuck
+            takes = sighting.order is None and not node.stuck
             depth = depths.get(node.id, depths.get(node.name, -1))
             full = depth < 0 and vitals.available <= 0
             loads.append(Load(node.id, vitals.held, vitals.available, node.pools, takes, depth, full))
@@ -267,29 +269,31 @@ class Cluster:
         return [move for move in plan if move.donor not in working or not waiting.get(move.pool)]
 
     def _given_back(self, plan: Sequence[Transfer]) -> Mapping[str, Mapping[str, int]]:
-        wanted: dict[str, Counter[str]] = {}
+        requested: dict[str, Counter[str]] = {}
         for transfer in plan:
-            wanted.setdefault(transfer.donor, Counter())[transfer.pool] += transfer.units
+            requested.setdefault(transfer.donor, Counter())[transfer.pool] += transfer.units
         return (
-            Requests(self._app.store, self._app.keys).give_back(wanted, min(self._wait_s, ANSWERED_S)) if plan else {}
+            Requests(self._app.store, self._app.keys).give_back(requested, min(self._wait_s, ANSWERED_S))
+            if plan
+            else {}
         )
 
     def _order(self, node: str, kind: OrderKind, by: str, deadline_s: float) -> NodeView:
-        found = self.node(node)
-        order, leases = Orders(self._app.store, self._app.keys).give(found.id, kind, by=by, deadline_s=deadline_s)
+        target = self.node(node)
+        order, leases = Orders(self._app.store, self._app.keys).give(target.id, kind, by=by, deadline_s=deadline_s)
         if leases < 0:
-            raise _left(found)
+            raise _just_left(target)
         if order.kind is OrderKind.REMOVE:
-            self._audit(by, f"node.{kind}", found.id, "refused", {})
-            raise NodeLeaves(found.id)
-        return self._acknowledged(found, order.id, by, f"node.{kind}")
+            self._audit(by, f"node.{kind}", target.id, "refused", {})
+            raise NodeLeaves(target.id)
+        return self._acknowledged(target, order.id, by, f"node.{kind}")
 
-    def _acknowledged(self, found: NodeView, order: str, by: str, action: str) -> NodeView:
+    def _acknowledged(self, target: NodeView, order: str, by: str, action: str) -> NodeView:
         orders, outcome = Orders(self._app.store, self._app.keys), "not acknowledged"
 
         def is_settled() -> bool:
             nonlocal outcome
-            node, standing = self._app.registry.facts(found.id), orders.of(found.id)
+            node, standing = self._app.registry.facts(target.id), orders.standing(target.id)
             if node is None:
                 outcome = "gone"
             elif (standing.id if standing else "") != order:
@@ -298,14 +302,14 @@ class Cluster:
                 outcome = "done"
             return outcome != "not acknowledged"
 
-        if found.status is not NodeStatus.OFFLINE:
+        if target.status is not NodeStatus.OFFLINE:
             self._wait(is_settled)
-        self._audit(by, action, found.id, outcome, {})
-        return self._now(found)
+        self._audit(by, action, target.id, outcome, {})
+        return self._now(target)
 
-    def _now(self, found: NodeView) -> NodeView:
+    def _now(self, target: NodeView) -> NodeView:
         """Return the node's present view; the former one if it has left meanwhile."""
-        return next((node for node in self.nodes() if node.id == found.id), found)
+        return next((node for node in self.nodes() if node.id == target.id), target)
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         end = time.monotonic() + self._wait_s
@@ -316,20 +320,20 @@ class Cluster:
         return True
 
 
-def _left(node: NodeView) -> UnknownNode:
+def _just_left(node: NodeView) -> UnknownNode:
     return UnknownNode(f"node {node.id} has just left")
 
 
-def _is_removed(seen: Sighting) -> bool:
+def _is_removed(sighting: Sighting) -> bool:
     """Return whether a node is removed: it is no longer listed, but its order is kept in case it comes back."""
-    return seen.heard_s_ago is None and seen.order is not None and seen.order.kind is OrderKind.REMOVE
+    return sighting.heard_s_ago is None and sighting.order is not None and sighting.order.kind is OrderKind.REMOVE
 
 
-def _done(plan: Sequence[Transfer], given: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Transfer, int]]:
+def _done(plan: Sequence[Transfer], returned: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Transfer, int]]:
     """Yield what was given back for each transfer; if a donor gave back less than planned, the later ones get less."""
-    left = {(donor, pool): units for donor, pools in given.items() for pool, units in pools.items()}
+    remaining = {(donor, pool): units for donor, pools in returned.items() for pool, units in pools.items()}
     for transfer in plan:
-        units = min(transfer.units, left.get((transfer.donor, transfer.pool), 0))
+        units = min(transfer.units, remaining.get((transfer.donor, transfer.pool), 0))
         if units:
-            left[transfer.donor, transfer.pool] -= units
+            remaining[transfer.donor, transfer.pool] -= units
             yield transfer, units

@@ -33,15 +33,15 @@ def installed_version() -> str:
         return "unknown"
 
 
-def node_here(name: str, slots: int, of: Environment, labels: Mapping[str, str]) -> Node:
+def node_here(name: str, slots: int, env: Environment, labels: Mapping[str, str]) -> Node:
     """Return this process as a node with Celery's node name."""
     import psutil  # noqa: PLC0415  (only workers need it)
 
     from dicast.workers.system.accelerators import accelerators  # noqa: PLC0415
 
-    return Node.here(
-        name, limit=of.settings.max_concurrent_llm_calls, slots=slots, labels=labels,
-        missing_keys=tuple(missing_keys(of)), version=installed_version(), memory_bytes=psutil.virtual_memory().total,
+    return Node.for_this_process(
+        name, limit=env.settings.max_concurrent_llm_calls, slots=slots, labels=labels,
+        missing_keys=tuple(missing_keys(env)), version=installed_version(), memory_bytes=psutil.virtual_memory().total,
         accelerators=accelerators(), missing_extras=missing_extras(),
     )  # fmt: skip
 
@@ -51,10 +51,10 @@ def missing_extras() -> tuple[str, ...]:
     return () if has_libraries() else (SCORES,)
 
 
-def unserved(of: Environment, labels: Mapping[str, str]) -> dict[str, str]:
+def unserved(env: Environment, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the pools whose units a node with these labels does not take, each with the reason."""
-    lacking = {spec.name: why for spec in of.pools.pools.values() if (why := lacks(spec.labels, labels))}
-    return {**lacking, **missing_keys(of)}
+    lacking = {spec.name: why for spec in env.pools.pools.values() if (why := lacks(spec.labels, labels))}
+    return {**lacking, **missing_keys(env)}
 
 
 def lacks(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
@@ -63,10 +63,10 @@ def lacks(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
     return f"it demands {missing}" if missing else ""
 
 
-def missing_keys(of: Environment) -> dict[str, str]:
+def missing_keys(env: Environment) -> dict[str, str]:
     """Return the pools whose key this process lacks, each with what is missing."""
     return {
         spec.name: trouble
-        for spec in of.pools.pools.values()
-        if (trouble := key_trouble(spec, of.settings, of.environ))
+        for spec in env.pools.pools.values()
+        if (trouble := key_trouble(spec, env.settings, env.environ))
     }

@@ -34,9 +34,9 @@ def _in_store(app: Any, pools: Iterable[str], store: StoreClient) -> Waiting:
         pipe.llen(queue)
         pipe.lindex(queue, -1)
     pipe.time()
-    *found, time = pipe.execute()
-    counts = {pool: count for pool, count in zip(names, found[::2], strict=True) if count}
-    sent = [at for message in found[1::2] if message and (at := _sent_at(message)) is not None]
+    *replies, time = pipe.execute()
+    counts = {pool: count for pool, count in zip(names, replies[::2], strict=True) if count}
+    sent = [at for message in replies[1::2] if message and (at := _sent_at(message)) is not None]
     return Waiting(counts, max(0.0, time[0] + time[1] / 1e6 - min(sent)) if sent else None)
 
 

@@ -26,9 +26,9 @@ def _why(spec: PoolSpec, living: Sequence[NodeView]) -> str:
         return ""
     waits = f"the units of pool {spec.name} wait, for no living node takes them"
     if serving:
-        return f"{waits}: cordoned is {_listed(node.name for node in serving)}"
+        return f"{waits}: cordoned is {_abbreviated(node.name for node in serving)}"
     reasons = [f"{node.name} {why}" for node in living if (why := _lacking(spec, node))]
-    return f"{waits}: {_listed(reasons)}" if reasons else f"{waits}: none reads its queue"
+    return f"{waits}: {_abbreviated(reasons)}" if reasons else f"{waits}: none reads its queue"
 
 
 def _lacking(spec: PoolSpec, node: NodeView) -> str:
@@ -38,7 +38,7 @@ def _lacking(spec: PoolSpec, node: NodeView) -> str:
     return lacking.replace("it demands", "lacks the label") if lacking else ""
 
 
-def _listed(parts: Iterable[str]) -> str:
-    known = list(parts)
-    more = len(known) - NODES_TOLD
-    return ", ".join(known[:NODES_TOLD]) + (f" and {more} more" if more > 0 else "")
+def _abbreviated(parts: Iterable[str]) -> str:
+    names = list(parts)
+    more = len(names) - NODES_TOLD
+    return ", ".join(names[:NODES_TOLD]) + (f" and {more} more" if more > 0 else "")

@@ -53,49 +53,50 @@ class NodeView:
     held: int = 0
 
 
-def view(seen: Sighting, open_calls: int) -> NodeView:
+def view(sighting: Sighting, open_calls: int) -> NodeView:
     """Return the view of a node with `open_calls` by the store's count, without those that were cut."""
-    node, width, vitals = seen.node, seen.width, seen.vitals
-    status, reason = status_of(seen, open_calls)
-    heard = seen.heard_s_ago is not None
+    node, width, vitals = sighting.node, sighting.width, sighting.vitals
+    status, reason = status_of(sighting, open_calls)
+    is_reachable = sighting.heard_s_ago is not None
     takes = status in (NodeStatus.ONLINE, NodeStatus.DEGRADED)
     return NodeView(
-        id=node.id, name=node.name, generation=seen.generation, status=status, reason=reason, host=node.host,
+        id=node.id, name=node.name, generation=sighting.generation, status=status, reason=reason, host=node.host,
         pid=node.pid, labels=dict(node.labels), pools=list(node.pools), missing_keys=list(node.missing_keys),
         queues=list(node.queues), slots=node.slots, available=vitals.available if takes else 0, open=open_calls,
-        width=width.current if width else node.slots, cpu_percent=width.cpu_percent if width and heard else 0.0,
-        load_percent=width.load_percent if width and heard else 0.0, memory_bytes=node.memory_bytes,
+        width=width.current if width else node.slots, cpu_percent=width.cpu_percent if width and is_reachable else 0.0,
+        load_percent=width.load_percent if width and is_reachable else 0.0, memory_bytes=node.memory_bytes,
         memory_used_bytes=vitals.memory_used_bytes, accelerators=list(node.accelerators), version=node.version,
-        registered_at=seen.registered_at, heard_s_ago=seen.heard_s_ago, error_rate=width.error_rate if width else 0.0,
-        held=sum(vitals.held.values()) if heard else 0,
+        registered_at=sighting.registered_at, heard_s_ago=sighting.heard_s_ago,
+        error_rate=width.error_rate if width else 0.0,
+        held=sum(vitals.held.values()) if is_reachable else 0,
     )  # fmt: skip
 
 
-def status_of(seen: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
+def status_of(sighting: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
     """Return the first status that applies, with its reason: offline, to be removed, draining, cordoned, degraded,
     online."""
-    order = seen.order
-    if seen.heard_s_ago is None:
-        left = f"; {_calls(open_calls)} of it count until their deadlines" if open_calls else ""
-        return NodeStatus.OFFLINE, seen.gone + left
+    order = sighting.order
+    if sighting.heard_s_ago is None:
+        suffix = f"; {_calls(open_calls)} of it count until their deadlines" if open_calls else ""
+        return NodeStatus.OFFLINE, sighting.lost_reason + suffix
     if order is not None:
-        said = f"{order.kind} by {order.by}" if order.by else str(order.kind)
-        said += "" if seen.node.order_seen == order.id else ", not acknowledged yet"
+        text = f"{order.kind} by {order.by}" if order.by else str(order.kind)
+        text += "" if sighting.node.order_seen == order.id else ", not acknowledged yet"
         if order.kind is OrderKind.REMOVE:
-            return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open, then it stops"
+            return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open, then it stops"
         if order.kind is OrderKind.DRAIN and open_calls:
-            return NodeStatus.DRAINING, f"{said}: {_calls(open_calls)} open"
+            return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open"
         if order.kind is OrderKind.DRAIN:
-            cut = f", {_calls(seen.vitals.cut)} cut at the deadline" if seen.vitals.cut else ""
-            return NodeStatus.CORDONED, f"{said}: drained{cut}"
-        return NodeStatus.CORDONED, said + (f": {_calls(open_calls)} open" if open_calls else "")
-    if seen.node.stuck:
-        return NodeStatus.DEGRADED, seen.node.stuck
-    return NodeStatus.ONLINE, _lacks(seen)
+            cut = f", {_calls(sighting.vitals.cut)} cut at the deadline" if sighting.vitals.cut else ""
+            return NodeStatus.CORDONED, f"{text}: drained{cut}"
+        return NodeStatus.CORDONED, text + (f": {_calls(open_calls)} open" if open_calls else "")
+    if sighting.node.stuck:
+        return NodeStatus.DEGRADED, sighting.node.stuck
+    return NodeStatus.ONLINE, _lacks(sighting)
 
 
-def _lacks(seen: Sighting) -> str:
-    missing = seen.node.missing_keys
+def _lacks(sighting: Sighting) -> str:
+    missing = sighting.node.missing_keys
     return f"no key for {', '.join(missing)}" if missing else ""
 
 

@@ -18,7 +18,7 @@ from dicast.app.providers.local import INSTALL, LocalModelMissing, LocalProvider
 from dicast.app.providers.registry import build_provider
 from dicast.config.pools import PoolSpec
 from dicast.workers.admission.governor import Governor
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Want
 from dicast.workers.store.connection import connect_async
 
 CALL_TIMEOUT_S = 60.0
@@ -86,16 +86,16 @@ async def _lease(dicast: Dicast, spec: PoolSpec, timeout_s: float) -> AsyncItera
         try:
             while True:
                 await client.hset(dicast.keys.job_limits, DOCTOR, limit)
-                admission = await admit(give_back=[], wanted=[Want(lease, DOCTOR, DOCTOR)])
-                if admission.verdicts == [LeaseAnswer.GRANTED] or time.monotonic() > end:
+                admission = await admit(give_back=[], wants=[Want(lease, DOCTOR, DOCTOR)])
+                if admission.verdicts == [LeaseVerdict.GRANTED] or time.monotonic() > end:
                     break
                 if admission.decide:
                     await governor.tick(spec.name)
                 else:
                     await asyncio.sleep(LEASE_RETRY_S)
-            yield None if admission.verdicts == [LeaseAnswer.GRANTED] else admission.reason
+            yield None if admission.verdicts == [LeaseVerdict.GRANTED] else admission.reason
         finally:
-            await admit(give_back=[lease], wanted=[])
+            await admit(give_back=[lease], wants=[])
             await client.hdel(dicast.keys.job_limits, DOCTOR)
 
 

@@ -37,7 +37,7 @@ def understood(url: str) -> bool:
     Call this first: their own error messages may quote a part of the password.
     """
     try:
-        Broker.of(url)
+        Broker.for_urls(url)
         connect(url)
     except ValueError:
         return False

@@ -21,7 +21,7 @@ def workers(dicast: Dicast) -> Iterator[Finding]:
     alive = dicast.registry.alive()
     heard_ids = {node.id for node in alive}
     orders = Orders(dicast.store, dicast.keys).all()
-    for node, _ in dicast.registry.known():
+    for node, _ in dicast.registry.registered():
         is_heard = node.id in heard_ids
         facts = f"{node.name} (pid {node.pid} on {node.host})"
         if is_heard and node.stuck:

@@ -14,7 +14,7 @@ from dicast.workers.admission.pool_state import STALE_S, BudgetState, PoolState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase
-from dicast.workers.policy.wanted import Wanted, WantedBudget, WantedRoom, wanted
+from dicast.workers.policy.wanted import Wanted, WantedBudget, WantedRoom, wanted_workers
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
 
@@ -58,7 +58,7 @@ def _serves(node: Node, pool: str) -> bool:
 def _wanted_workers(work: LedgerWork, shared: SharedState, most: int, slots: int) -> Wanted:
     widths = [status.current for node, status in shared.nodes if node.judges]
     job_limit = max((state.job_limit for state in shared.pools), default=0)
-    return wanted(
+    return wanted_workers(
         work.calls, {state.pool: _room(state) for state in shared.pools}, most=job_limit or most,
         width=sum(widths) / len(widths) if widths else slots, unended_jobs=work.unended,
     )  # fmt: skip

@@ -35,7 +35,7 @@ class Announcer:
             self._app.backend.mark_as_done(job_id, end.report)
             event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
         # Sent under this worker's name: a monitor lists every name that it receives as a worker.
-        routing = {"exchange": self._app.names.of("dicast"), "routing_key": self._app.names.of(CONTROL_QUEUE)}
+        routing = {"exchange": self._app.names.qualify("dicast"), "routing_key": self._app.names.qualify(CONTROL_QUEUE)}
         with self._app.events.default_dispatcher(hostname=self._node) as events:
             events.send(event, uuid=job_id, **routing, **fields)
         for task_id, text in continuations.items():

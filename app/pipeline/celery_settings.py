@@ -27,7 +27,7 @@ BEAT_MESSAGES_MAX = 100
 
 def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, broker: Broker) -> dict[str, Any]:
     """Return all of Celery's settings except the addresses of broker and store."""
-    qualify = names.of
+    qualify = names.qualify
     # Results and the counts of chords are stored under this installation's keys.
     result_keys = {"global_keyprefix": keys.at("results") + ":"} if names.namespace else {}
     exchange = Exchange(qualify("dicast"), type="direct")

@@ -41,7 +41,7 @@ class Terms:
 
     def limit(self) -> int:
         """Return the smallest limit of all living workers, which binds. Blocks."""
-        live_limits = {node.limit for node, is_live in self._registry.known() if is_live}
+        live_limits = {node.limit for node, is_live in self._registry.registered() if is_live}
         limits = live_limits | {self._settings.max_concurrent_llm_calls}
         if len(limits) > 1:
             logger.warning("workers disagree on MAX_CONCURRENT_LLM_CALLS (%s); the smallest binds", sorted(limits))
@@ -49,7 +49,7 @@ class Terms:
 
     def is_missing_everywhere(self, extra: str) -> bool:
         """Return True if there are living workers and all of them lack the libraries of an optional part. Blocks."""
-        live_nodes = [node for node, is_live in self._registry.known() if is_live]
+        live_nodes = [node for node, is_live in self._registry.registered() if is_live]
         return bool(live_nodes) and all(extra in node.missing_extras for node in live_nodes)
 
     def bounds(self, job: JobRecord) -> Bounds:

@@ -147,8 +147,8 @@ def seen_by(claims: Claims, node: NodeView) -> NodeView:
     reason = node.reason
     if node.status in (NodeStatus.ONLINE, NodeStatus.DEGRADED):  # the reason may name any pool
         reason = f"no key for {', '.join(missing)}" if missing else ""
-    own = {QUEUE_PREFIX + pool for pool in claims.pools}
+    own_queues = {QUEUE_PREFIX + pool for pool in claims.pools}
     return replace(
         node, pools=[pool for pool in node.pools if pool in claims.pools], missing_keys=missing, reason=reason,
-        queues=[queue for queue in node.queues if QUEUE_PREFIX not in queue or any(map(queue.endswith, own))],
+        queues=[queue for queue in node.queues if QUEUE_PREFIX not in queue or any(map(queue.endswith, own_queues))],
     )  # fmt: skip

@@ -114,8 +114,8 @@ def scores(parts: GivenParts, claims: Reader, job: JobName) -> ScoresView:
     """Show how the scores of each judge are distributed in each dimension."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
-    found: list[JudgeScores] = parts.browser.scores(folder)
-    return ScoresView.model_validate({"scores": found}, from_attributes=True)
+    judge_scores: list[JudgeScores] = parts.browser.scores(folder)
+    return ScoresView.model_validate({"scores": judge_scores}, from_attributes=True)
 
 
 @router.get("/jobs/{job}/item")
@@ -134,17 +134,19 @@ def item(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemOpi
                     break
                 if (error := EvaluationError.model_validate_json(line)).item_id == id:
                     errors.append(error)
-    return ItemOpinions(id=id, opinions=list(map(_told, opinions)), errors=errors, more=more)
+    return ItemOpinions(id=id, opinions=list(map(_without_row_number, opinions)), errors=errors, more=more)
 
 
 @router.get("/jobs/{job}/text")
 def text(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemText:
     """Show the judged text of an item, as far as it is available here."""
     _, folder = place_of(parts, claims, job)
-    found, reason = text_of(parts.dicast, job, folder, id)
-    return ItemText(item=None if found is None else found.model_dump(mode="json", exclude_defaults=True), reason=reason)
+    original, reason = text_of(parts.dicast, job, folder, id)
+    return ItemText(
+        item=None if original is None else original.model_dump(mode="json", exclude_defaults=True), reason=reason
+    )
 
 
-def _told(opinion: dict[str, Any]) -> dict[str, JsonValue]:
+def _without_row_number(opinion: dict[str, Any]) -> dict[str, JsonValue]:
     opinion.pop("file_row_number", None)
     return opinion

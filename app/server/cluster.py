@@ -14,7 +14,7 @@ from dicast.app.cluster.cluster import ClusterStatus
 from dicast.app.server import bounds
 from dicast.app.server.bounds import check_unbound
 from dicast.app.server.doors import guarded_router
-from dicast.app.server.events import Happening, Stream, event_id
+from dicast.app.server.events import Stream, StreamEvent, event_id
 from dicast.app.server.nodes import Admin, Looker
 from dicast.app.server.parts import GivenParts, Parts
 
@@ -76,15 +76,15 @@ def cluster_events(request: Request, parts: GivenParts, claims: Looker) -> Respo
     """Stream all nodes whenever one comes, goes or changes its status, its pools or its width, as events named `nodes`.
     Loads and open calls are left out: `GET /cluster/status` has them."""
 
-    def happenings(last: str | None) -> Iterator[Happening]:
-        seen = _seen(parts, claims)
-        if event_id(seen) != last:
-            yield Happening("nodes", seen)
+    def changes(last: str | None) -> Iterator[StreamEvent]:
+        views = _stable_views(parts, claims)
+        if event_id(views) != last:
+            yield StreamEvent("nodes", views)
 
-    return Stream(request, happenings)
+    return Stream(request, changes)
 
 
-def _seen(parts: Parts, claims: Claims) -> list[dict[str, Any]]:
+def _stable_views(parts: Parts, claims: Claims) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in asdict(node).items() if name not in _ALWAYS_MOVING}
         for node in bounds.visible_nodes(parts, claims)

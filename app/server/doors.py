@@ -20,9 +20,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Message
 
-from dicast.app.access.scopes import Claims, Scope, TokenRefused
+from dicast.app.access.scopes import Claims, Scope, TokenRejected
 from dicast.app.server import origins
-from dicast.app.server.errors import RequestRefused, TooManyRequests
+from dicast.app.server.errors import InvalidRequest, TooManyRequests
 from dicast.app.server.parts import Parts, parts_of
 from dicast.app.server.rates import RequestRate
 from dicast.errors import DicastError
@@ -34,7 +34,7 @@ BODY_S = 60.0
 NOBODY = Claims("nobody", "", frozenset(), 0, 0.0)
 LOCAL = Claims("local", "", frozenset(Scope), 0, math.inf)
 """The claims of every caller of a server that requires no tokens."""
-_TOLD = frozenset({"node-busy", "node-leaves"})
+_AUDITED_ELSEWHERE = frozenset({"node-busy", "node-leaves"})
 """Problems that the cluster has recorded in the audit log itself."""
 _PROBLEM: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -60,8 +60,8 @@ class Needs:
         return bool(self.scopes) and self.body_bytes is not None
 
     async def __call__(self, request: Request) -> Claims:  # a plain function would wait for a thread
-        found: Claims = request.state.claims
-        return found
+        claims: Claims = request.state.claims
+        return claims
 
 
 def needs(
@@ -76,24 +76,32 @@ class Guarded(APIRoute):
     """A route behind its guard."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, wanted = super().get_route_handler(), needs_of(self.dependant)
-        known = {field.alias for field in self.dependant.query_params}
+        handle, requirements = super().get_route_handler(), needs_of(self.dependant)
+        parameters = {field.alias for field in self.dependant.query_params}
 
-        async def behind_the_door(request: Request) -> Response:
-            request.state.claims = await run_in_threadpool(_admitted, request, wanted) if wanted.rate else NOBODY
-            if unknown := sorted(set(request.query_params) - known):
-                raise RequestRefused(f"query.{unknown[0][:60]}: there is no such parameter here")
-            most = parts_of(request).uploads.file_bytes if wanted.body_bytes is None else wanted.body_bytes
-            turns = parts_of(request).turns.one(request.state.claims.subject) if wanted.takes_turns else nullcontext()
+        async def guarded(request: Request) -> Response:
+            request.state.claims = (
+                await run_in_threadpool(_admit, request, requirements) if requirements.rate else NOBODY
+            )
+            if unknown := sorted(set(request.query_params) - parameters):
+                raise InvalidRequest(f"query.{unknown[0][:60]}: there is no such parameter here")
+            most = parts_of(request).uploads.file_bytes if requirements.body_bytes is None else requirements.body_bytes
+            turns = (
+                parts_of(request).turns.take_turn(request.state.claims.subject)
+                if requirements.takes_turns
+                else nullcontext()
+            )
             try:
                 async with turns:
-                    return await handle(_bounded(request, most, wanted.body_s))
+                    return await handle(_bounded(request, most, requirements.body_s))
             except DicastError as error:
-                if error.problem not in _TOLD and (request.method in _UNSAFE or error.problem == "not-allowed"):
-                    await run_in_threadpool(_refused, request, request.state.claims, error)
+                if error.problem not in _AUDITED_ELSEWHERE and (
+                    request.method in _UNSAFE or error.problem == "not-allowed"
+                ):
+                    await run_in_threadpool(_audit_refusal, request, request.state.claims, error)
                 raise
 
-        return behind_the_door
+        return guarded
 
 
 def guarded_router(tag: str) -> APIRouter:
@@ -103,61 +111,61 @@ def guarded_router(tag: str) -> APIRouter:
 
 def needs_of(dependant: Dependant) -> Needs:
     """Return a route's requirements; raises RuntimeError if it does not declare them exactly once."""
-    found = [each.call for each in dependant.dependencies if isinstance(each.call, Needs)]
-    if len(found) != 1:
-        raise RuntimeError(f"the route {dependant.path} must say once what it needs, and does {len(found)} times")
-    return found[0]
+    declared = [dependency.call for dependency in dependant.dependencies if isinstance(dependency.call, Needs)]
+    if len(declared) != 1:
+        raise RuntimeError(f"the route {dependant.path} must say once what it needs, and does {len(declared)} times")
+    return declared[0]
 
 
 def still_admitted(request: Request) -> bool:
     """Return whether the token of a request is still valid, for answers that last long."""
     parts = parts_of(request)
     try:
-        _verified(request, parts, needs_of(request.scope["route"].dependant))
-    except TokenRefused:
+        _verify_token(request, parts, needs_of(request.scope["route"].dependant))
+    except TokenRejected:
         return False
     return True
 
 
-def _admitted(request: Request, wanted: Needs) -> Claims:
+def _admit(request: Request, requirements: Needs) -> Claims:
     parts = parts_of(request)
     address = request.client.host if request.client else "unknown"
-    _count(request, parts, NOBODY, ("address", address, parts.address_rate), wanted.rate)
+    _count(request, parts, NOBODY, ("address", address, parts.address_rate), requirements.rate)
     try:
         origins.check(request, parts.hosts)
-        claims = _verified(request, parts, wanted)
+        claims = _verify_token(request, parts, requirements)
     except DicastError as error:
-        _refused(request, NOBODY, error)
+        _audit_refusal(request, NOBODY, error)
         raise
     if claims.id:
-        _count(request, parts, claims, ("token", claims.id, parts.rate), wanted.rate)
+        _count(request, parts, claims, ("token", claims.id, parts.rate), requirements.rate)
     return claims
 
 
-def _verified(request: Request, parts: Parts, wanted: Needs) -> Claims:
-    """Verify the token of a request. Raises `TokenRefused`."""
-    if not wanted.scopes:
+def _verify_token(request: Request, parts: Parts, requirements: Needs) -> Claims:
+    """Verify the token of a request. Raises `TokenRejected`."""
+    if not requirements.scopes:
         return NOBODY
     if not parts.require_auth:
         return LOCAL
-    token, node, refused = _bearer(request), request.path_params.get("node", ""), TokenRefused("scope")
+    token, node, rejection = _bearer(request), request.path_params.get("node", ""), TokenRejected("scope")
     assert parts.tokens is not None, "a server that requires tokens does not start without a secret"
-    for scope in wanted.scopes:
+    for scope in requirements.scopes:
         try:
             return parts.tokens.verify(token, scope, node=node)
-        except TokenRefused as error:
-            refused = error
+        except TokenRejected as error:
+            rejection = error
             if error.reason != "scope":
                 break
-    raise refused
+    raise rejection
 
 
 def _bearer(request: Request) -> str | None:
-    given = request.headers.getlist("authorization")
-    if not given:
+    headers = request.headers.getlist("authorization")
+    if not headers:
         return None
-    kind, _, token = given[0].partition(" ")
-    return token.strip() if len(given) == 1 and kind.lower() == "bearer" else ""
+    kind, _, token = headers[0].partition(" ")
+    return token.strip() if len(headers) == 1 and kind.lower() == "bearer" else ""
 
 
 def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, str, RequestRate], times: int) -> None:
@@ -167,17 +175,17 @@ def _count(request: Request, parts: Parts, claims: Claims, bucket: tuple[str, st
     if taken.wait_s:
         error = TooManyRequests(kind, taken.wait_s)
         if taken.first:
-            _refused(request, claims, error)
+            _audit_refusal(request, claims, error)
         raise error
 
 
-def _refused(request: Request, claims: Claims, error: DicastError) -> None:
+def _audit_refusal(request: Request, claims: Claims, error: DicastError) -> None:
     """Record a refusal in the audit log: under the subject's name, also if its token is no longer valid; as a
     stranger's if no token of this installation was shown."""
     parts, address = parts_of(request), request.client.host if request.client else ""
     action, object = f"{request.method} {_template(request)}", request.url.path
     details = {"problem": error.problem, "address": address}
-    if isinstance(error, TokenRefused):
+    if isinstance(error, TokenRejected):
         details |= {"reason": error.reason, "subject": error.subject, "token": error.id}
         if error.subject:
             parts.audit.record(error.subject, action, object, "refused", details)
@@ -199,10 +207,10 @@ def _bounded(request: Request, most: int, total_s: float) -> Request:
     if length.isdecimal() and int(length) > most:
         raise too_large
     receive, loop = request.receive, asyncio.get_running_loop()
-    seen, whole, end_s = 0, False, loop.time() + total_s
+    received, whole, end_s = 0, False, loop.time() + total_s
 
     async def bounded() -> Message:
-        nonlocal seen, whole
+        nonlocal received, whole
         if whole:
             return await receive()  # waits until the client goes
         try:
@@ -210,9 +218,9 @@ def _bounded(request: Request, most: int, total_s: float) -> Request:
                 message = await receive()
         except TimeoutError:
             raise HTTPException(408, "the body did not come in time") from None
-        seen += len(message.get("body", b""))
+        received += len(message.get("body", b""))
         whole = message["type"] != "http.request" or not message.get("more_body", False)
-        if seen > most:
+        if received > most:
             raise too_large
         return message
 

@@ -7,19 +7,19 @@ from typing import ClassVar
 from dicast.errors import DicastError
 
 
-class RequestRefused(DicastError, ValueError):
+class InvalidRequest(DicastError, ValueError):
     """The request is invalid; the message names the field, the bound and the value."""
 
     problem = "request-refused"
 
 
-class NotThere(DicastError, LookupError):
+class PathNotFound(DicastError, LookupError):
     """There is nothing at this path."""
 
     problem = "not-found"
 
 
-class TypeRefused(DicastError):
+class UnsupportedMediaType(DicastError):
     """The body has a media type that is not accepted here."""
 
     problem = "media-type-refused"
@@ -60,7 +60,7 @@ class RatingNotDone(DicastError):
     problem = "rating-not-done"
 
 
-class FileRefused(DicastError):
+class FileNotAllowed(DicastError):
     """A job names a file that it may not name."""
 
     problem = "file-refused"

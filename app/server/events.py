@@ -33,7 +33,7 @@ STOP_S = 2.0
 """How long a stream may take to end when the server stops."""
 
 
-class Happening(NamedTuple):
+class StreamEvent(NamedTuple):
     """One event. `last` ends the stream."""
 
     name: str
@@ -50,33 +50,36 @@ class Stream(EventSourceResponse):
     """A response that streams events. `look` is called again and again, in a thread, with the id of the last event that
     the client has; the events that it returns are sent in order. Raises `TooManyStreams` when it begins."""
 
-    def __init__(self, request: Request, look: Callable[[str | None], Iterable[Happening]]) -> None:
+    def __init__(self, request: Request, read_events: Callable[[str | None], Iterable[StreamEvent]]) -> None:
         self._streams, self._subject = parts_of(request).streams, request.state.claims.subject
         stopping = anyio.Event()
-        events = _events(request, look, request.headers.get("last-event-id"), stopping)
+        events = _events(request, read_events, request.headers.get("last-event-id"), stopping)
         super().__init__(
             events, ping=PING_S, send_timeout=SEND_S, shutdown_event=stopping, shutdown_grace_period=STOP_S
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.one(self._subject), suppress(SendTimeoutError):
+        with self._streams.open_stream(self._subject), suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
 
 
-def _seen(look: Callable[[str | None], Iterable[Happening]], last: str | None) -> list[Happening]:
-    return list(look(last))
+def _list_events(read_events: Callable[[str | None], Iterable[StreamEvent]], last: str | None) -> list[StreamEvent]:
+    return list(read_events(last))
 
 
 async def _events(
-    request: Request, look: Callable[[str | None], Iterable[Happening]], last: str | None, stopping: anyio.Event
+    request: Request,
+    read_events: Callable[[str | None], Iterable[StreamEvent]],
+    last: str | None,
+    stopping: anyio.Event,
 ) -> AsyncIterator[ServerSentEvent]:
     checked_s = anyio.current_time()
     while not stopping.is_set():
         with suppress(RedisError, OSError):  # the store is unreachable: try again
-            for happening in await run_in_threadpool(_seen, look, last):
-                last = event_id(happening.view)
-                yield ServerSentEvent(orjson.dumps(happening.view).decode(), event=happening.name, id=last)
-                if happening.last:
+            for change in await run_in_threadpool(_list_events, read_events, last):
+                last = event_id(change.view)
+                yield ServerSentEvent(orjson.dumps(change.view).decode(), event=change.name, id=last)
+                if change.last:
                     return
             if anyio.current_time() - checked_s > TOKEN_EVERY_S:
                 checked_s = anyio.current_time()

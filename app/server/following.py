@@ -9,8 +9,8 @@ from fastapi import Request, Response
 
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.server.doors import guarded_router
-from dicast.app.server.events import Happening, Stream, event_id
-from dicast.app.server.jobs import JobName, Reader, look
+from dicast.app.server.events import Stream, StreamEvent, event_id
+from dicast.app.server.jobs import JobName, Reader, read_job
 from dicast.app.server.parts import GivenParts
 
 router = guarded_router("jobs")
@@ -26,19 +26,19 @@ def job_events(request: Request, parts: GivenParts, claims: Reader, job: JobName
     """Stream the view of `GET /jobs/{job}` whenever it changes, as events named `progress`, and `ended` at the end."""
 
     def view() -> tuple[dict[str, Any], bool]:
-        found = look(parts, claims, job)
-        return found.model_dump(mode="json"), found.state.ended
+        job_view = read_job(parts, claims, job)
+        return job_view.model_dump(mode="json"), job_view.state.ended
 
-    def happenings(last: str | None) -> Iterator[Happening]:
+    def changes(last: str | None) -> Iterator[StreamEvent]:
         try:
-            found, ended = view()
+            current, ended = view()
         except UnknownJob as error:
-            yield Happening("gone", {"id": job, "detail": str(error)}, last=True)
+            yield StreamEvent("gone", {"id": job, "detail": str(error)}, last=True)
             return
-        if ended or event_id(found) != last:
-            yield Happening("ended" if ended else "progress", found, last=ended)
+        if ended or event_id(current) != last:
+            yield StreamEvent("ended" if ended else "progress", current, last=ended)
 
-    found, ended = view()
-    if ended and request.headers.get("last-event-id") == event_id(found):
+    current, ended = view()
+    if ended and request.headers.get("last-event-id") == event_id(current):
         return Response(status_code=204)  # which keeps an EventSource from coming back
-    return Stream(request, happenings)
+    return Stream(request, changes)

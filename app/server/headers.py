@@ -29,8 +29,8 @@ class SafeHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        named = Headers(scope=scope)
-        whole = "transfer-encoding" not in named and named.get("content-length", "0") == "0"
+        request_headers = Headers(scope=scope)
+        whole = "transfer-encoding" not in request_headers and request_headers.get("content-length", "0") == "0"
 
         async def received() -> Message:
             nonlocal whole

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from dicast.app.server.errors import KeyReused, RequestRefused
+from dicast.app.server.errors import InvalidRequest, KeyReused
 from dicast.app.server.keys import ServerKeys
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.scripts import script_text
@@ -27,31 +27,31 @@ class IdempotencyKeys:
         self._redis, self._keys = client, keys
         self._hold = client.register_script(script_text(Path(__file__).with_name("hold.lua")))
 
-    def answer(self, subject: str, key: str, request: str) -> dict[str, Any] | None:
+    def find_answer(self, subject: str, key: str, request: str) -> dict[str, Any] | None:
         """Return the former answer to this request under this key, if there is one. Raises `KeyReused`,
-        `RequestRefused`."""
-        held, answer = self._redis.hmget(self._record(subject, key), "request", "answer")
-        if held is not None and held != request:
+        `InvalidRequest`."""
+        stored_request, stored_answer = self._redis.hmget(self._record(subject, key), "request", "answer")
+        if stored_request is not None and stored_request != request:
             raise _reused(key)
-        return orjson.loads(answer) if answer else None
+        return orjson.loads(stored_answer) if stored_answer else None
 
     def hold(self, subject: str, key: str, request: str, job: str) -> str:
         """Return the job that this request submits: `job`, or the one that it submitted before. Raises `KeyReused`."""
-        verdict, held = self._hold(keys=[self._record(subject, key)], args=[request, job, 1000 * KEPT_S])
+        verdict, held_job = self._hold(keys=[self._record(subject, key)], args=[request, job, 1000 * KEPT_S])
         if verdict == "other":
             raise _reused(key)
-        return str(held)
+        return str(held_job)
 
-    def answered(self, subject: str, key: str, answer: dict[str, Any]) -> None:
+    def keep_answer(self, subject: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer for as long as the key is kept."""
         record = self._record(subject, key)
         if self._redis.exists(record):  # its time may have ended
-            self._redis.hset(record, "answer", orjson.dumps(answer))
+            self._redis.hset(record, "answer", orjson.dumps(response))
             self._redis.expire(record, KEPT_S, nx=True)
 
     def _record(self, subject: str, key: str) -> str:
         if not 1 <= len(key) <= KEY_CHARS or not (key.isascii() and key.isprintable()):
-            raise RequestRefused(f"Idempotency-Key must be 1 to {KEY_CHARS} printable ASCII characters")
+            raise InvalidRequest(f"Idempotency-Key must be 1 to {KEY_CHARS} printable ASCII characters")
         return self._keys.idempotency(subject, key)
 
 

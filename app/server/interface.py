@@ -49,12 +49,12 @@ def create_server(dicast: Dicast, hosts: frozenset[str] | None = None) -> FastAP
         title="Dicast", version=overview.VERSION, docs_url=None, redoc_url=None, openapi_url=None,
         redirect_slashes=False,
     )  # fmt: skip
-    server.state.parts = Parts.of(dicast, hosts)
+    server.state.parts = Parts.for_server(dicast, hosts)
     # As they are: `include_router` would make them anew, each with its first request, and in several threads at once.
     server.router.routes.extend(routes())
     problems.install(server)
     server.add_middleware(SafeHeaders)
-    server.openapi = lambda: _described(server)  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    server.openapi = lambda: _describe(server)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     return server
 
 
@@ -66,21 +66,23 @@ def routes() -> Iterator[APIRoute]:
             yield route
 
 
-def _described(server: FastAPI) -> dict[str, Any]:
+def _describe(server: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI description, made once: FastAPI's, with the scopes of each route, and the models that FastAPI
     does not find in the routes."""
     if server.openapi_schema is None:
-        made = get_openapi(title=server.title, version=server.version, routes=server.routes, description=DESCRIPTION)
+        description = get_openapi(
+            title=server.title, version=server.version, routes=server.routes, description=DESCRIPTION
+        )
         _, models = models_json_schema(
             [(EvaluationJob, "validation"), (problems.Problem, "serialization")],
             ref_template="#/components/schemas/{model}",
         )
-        components = made.setdefault("components", {})
+        components = description.setdefault("components", {})
         components.setdefault("schemas", {}).update(models["$defs"])
         if server.state.parts.require_auth:
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
-            _say_scopes(made["paths"])
-        server.openapi_schema = made
+            _say_scopes(description["paths"])
+        server.openapi_schema = description
     return server.openapi_schema
 
 

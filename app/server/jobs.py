@@ -22,7 +22,7 @@ from dicast.app.operations import jobs as operations
 from dicast.app.refusals import JobRefused, validated
 from dicast.app.server.bounds import check_labels, check_pools, may_see
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import RequestRefused, TypeRefused
+from dicast.app.server.errors import InvalidRequest, UnsupportedMediaType
 from dicast.app.server.idempotency import KEY_CHARS
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.submission import job_file
@@ -100,17 +100,17 @@ async def submit(
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", "application/yaml"):
-        raise TypeRefused(f"a job comes as application/json or application/yaml, got {kind[:60]!r}")
+        raise UnsupportedMediaType(f"a job comes as application/json or application/yaml, got {kind[:60]!r}")
     body = await request.body()
-    answer = await run_in_threadpool(_submitted, parts, claims, body, kind, idempotency_key)
-    response.headers["Location"] = f"/jobs/{answer.id}"
-    return answer
+    submitted = await run_in_threadpool(_submit, parts, claims, body, kind, idempotency_key)
+    response.headers["Location"] = f"/jobs/{submitted.id}"
+    return submitted
 
 
-def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | None) -> SubmittedJob:
+def _submit(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | None) -> SubmittedJob:
     digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
-    if key is not None and (known := parts.keys.answer(claims.subject, key, digest)) is not None:
-        return SubmittedJob.model_validate(known)
+    if key is not None and (earlier := parts.keys.find_answer(claims.subject, key, digest)) is not None:
+        return SubmittedJob.model_validate(earlier)
     document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), expected=job_file.JOB)
     document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
     job = _permitted(parts, claims, validated(document))
@@ -119,24 +119,24 @@ def _submitted(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | 
     except UnknownPool as unknown:
         raise JobRefused(str(unknown)) from None
     if key is not None:  # only now, since a refused job must not occupy a key
-        held = parts.keys.hold(claims.subject, key, digest, ready.id)
-        ready = replace(ready, job=ready.job.model_copy(update={"id": held}))
+        job_id = parts.keys.hold(claims.subject, key, digest, ready.id)
+        ready = replace(ready, job=ready.job.model_copy(update={"id": job_id}))
     is_new = parts.dicast.ledger.is_free(ready.id)
     parts.dicast.submit(ready)
     operations.send(parts.dicast, ready.id)
-    answer = SubmittedJob(id=ready.id, project=ready.job.project, units=ready.units, calls=ready.calls)
+    submitted = SubmittedJob(id=ready.id, project=ready.job.project, units=ready.units, calls=ready.calls)
     if key is not None:
-        parts.keys.answered(claims.subject, key, answer.model_dump())
+        parts.keys.keep_answer(claims.subject, key, submitted.model_dump())
     outcome = "done" if is_new else "nothing to do"
     parts.record(claims, "job.submit", ready.id, outcome, {"units": ready.units})
-    return answer
+    return submitted
 
 
 def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJob:
-    """Return the job with the paths of its files among the uploads. Raises `NotAllowed` or `FileRefused`."""
-    named = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
-    check_pools(claims, named)
-    specs = [spec for name in named if (spec := parts.dicast.pools.pools.get(name)) is not None]
+    """Return the job with the paths of its files among the uploads. Raises `NotAllowed` or `FileNotAllowed`."""
+    pool_names = {place.pool or parts.dicast.pools.default for agent in job.agents for place in agent.choices}
+    check_pools(claims, pool_names)
+    specs = [spec for name in pool_names if (spec := parts.dicast.pools.pools.get(name)) is not None]
     demanded = [job.labels, *(spec.labels for spec in specs)]
     check_labels(claims, {f"{name}={value}" for labels in demanded for name, value in labels.items()})
     if isinstance(job.items, ItemSource):
@@ -158,16 +158,16 @@ def list_jobs(
     project: Annotated[str | None, Query(max_length=200)] = None,
 ) -> JobPage:
     """List jobs, newest first. A page may be shorter than its limit, or empty, although there is a next one."""
-    found: list[JobView] = []
+    views: list[JobView] = []
     last = None
-    for seen, (status, pools) in enumerate(parts.dicast.ledger.older(_position(cursor)), 1):
-        wanted = state in (None, status.state) and project in (None, status.project)
-        if wanted and may_see(claims, pools):
-            found.append(_view(status))
-        if len(found) == limit or seen == SCANNED_MAX:
+    for scanned, (status, pools) in enumerate(parts.dicast.ledger.older(_position(cursor)), 1):
+        matches = state in (None, status.state) and project in (None, status.project)
+        if matches and may_see(claims, pools):
+            views.append(_view(status))
+        if len(views) == limit or scanned == SCANNED_MAX:
             last = status
             break
-    return JobPage(jobs=found, next=None if last is None else f"{last.created_ms}.{last.id}")
+    return JobPage(jobs=views, next=None if last is None else f"{last.created_ms}.{last.id}")
 
 
 def _position(cursor: str | None) -> tuple[int, str] | None:
@@ -175,14 +175,14 @@ def _position(cursor: str | None) -> tuple[int, str] | None:
         return None
     at, _, job = cursor.partition(".")
     if not (at.isascii() and at.isdecimal() and len(at) < 16 and job):
-        raise RequestRefused("query.cursor: is no cursor of this list")
+        raise InvalidRequest("query.cursor: is no cursor of this list")
     return int(at), job
 
 
 @router.get("/jobs/{job}")
 def show_job(parts: GivenParts, claims: Reader, job: JobName) -> JobView:
     """Show a job's state and counters now, and why it stands still, if it does."""
-    return look(parts, claims, job)
+    return read_job(parts, claims, job)
 
 
 @router.delete("/jobs/{job}")
@@ -207,7 +207,7 @@ def resume_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
 def delete_job(parts: GivenParts, claims: Submitter, job: JobName) -> Response:
     """Delete an ended job for good: its record, its results and people's ratings. Uploaded files stay, and results of
     earlier jobs of the id."""
-    look(parts, claims, job)
+    read_job(parts, claims, job)
     operations.delete(parts.dicast, job)
     parts.record(claims, "job.delete", job)
     return Response(status_code=204)
@@ -218,7 +218,7 @@ def _check_own(parts: Parts, claims: Claims, job: str) -> None:
         raise UnknownJob(job)
 
 
-def look(parts: Parts, claims: Claims, job: str) -> JobView:
+def read_job(parts: Parts, claims: Claims, job: str) -> JobView:
     """Return a job's view. Raises `UnknownJob`, also for a job that this token may not see."""
     dicast = parts.dicast
     try:
@@ -229,7 +229,7 @@ def look(parts: Parts, claims: Claims, job: str) -> JobView:
     if not may_see(claims, pools):
         raise UnknownJob(job)
     view = _view(status)
-    shared = parts.last_look() if status.state is JobState.RUNNING else None
+    shared = parts.recent_state() if status.state is JobState.RUNNING else None
     return view.model_copy(update={"waits_for": waiting.reason(dicast, status, shared)})
 
 

@@ -17,7 +17,7 @@ from dicast.app.cluster.errors import UnknownNode
 from dicast.app.cluster.view import NodeStatus, NodeView
 from dicast.app.server.bounds import check_all_pools, node_of, seen_by, steered, visible_nodes
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import NotThere
+from dicast.app.server.errors import PathNotFound
 from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("cluster")
@@ -121,15 +121,15 @@ def remove(
         parts.record(claims, "node.leave", node)
         return Response(status_code=204)
     try:
-        found = parts.dicast.cluster.node(steered(parts, claims, node)).id
-        parts.dicast.cluster.remove(found, by=claims.subject, force=force)
+        node_id = parts.dicast.cluster.node(steered(parts, claims, node)).id
+        parts.dicast.cluster.remove(node_id, by=claims.subject, force=force)
     except UnknownNode:
         if parts.members is None or claims.pools is not None or not parts.dicast.store_users.has(node):
             raise
-        found = node  # it has joined, but never begun to work
+        node_id = node  # it has joined, but never begun to work
         parts.record(claims, "node.remove", node)
     if parts.members is not None:
-        parts.members.put_out(found)
+        parts.members.expel(node_id)
     return Response(status_code=204)
 
 
@@ -162,13 +162,15 @@ def uncordon(parts: GivenParts, claims: Admin, node: NodeName) -> NodeView:
 @router.post("/cluster/nodes/{node}/drain")
 def drain(parts: GivenParts, claims: Admin, node: NodeName, draining: Draining | None = None) -> NodeView:
     """Have a node begin no calls, and end the open ones before a deadline; the rest are handed back."""
-    given = Draining() if draining is None else draining
+    options = Draining() if draining is None else draining
     cluster = parts.dicast.cluster
-    return seen_by(claims, cluster.drain(steered(parts, claims, node), by=claims.subject, deadline_s=given.deadline_s))
+    return seen_by(
+        claims, cluster.drain(steered(parts, claims, node), by=claims.subject, deadline_s=options.deadline_s)
+    )
 
 
 def _members(parts: Parts) -> Membership:
-    """Return the membership. Raises `NotThere` if no tokens can be issued."""
+    """Return the membership. Raises `PathNotFound` if no tokens can be issued."""
     if parts.members is None:
-        raise NotThere("nodes cannot join here: DICAST_TOKEN_SECRET is not set")
+        raise PathNotFound("nodes cannot join here: DICAST_TOKEN_SECRET is not set")
     return parts.members

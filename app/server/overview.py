@@ -21,7 +21,7 @@ from dicast.app.monitoring.metrics import node_metrics, pool_metrics
 from dicast.app.monitoring.snapshot import read_shared
 from dicast.app.server.bounds import may_see, sees_pool, visible_state
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import NotThere
+from dicast.app.server.errors import PathNotFound
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.workers.admission.pool_state import findings
 
@@ -130,7 +130,7 @@ class _BoundMetrics(Collector):
 def dashboard(_: Looker) -> Response:
     """Serve a dashboard for import into Grafana."""
     if not DASHBOARD.is_file():
-        raise NotThere("this installation comes without a dashboard")
+        raise PathNotFound("this installation comes without a dashboard")
     return Response(DASHBOARD.read_bytes(), media_type="application/json")
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from dicast.app.access.scopes import Claims
 from dicast.app.server import page
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import NotThere
+from dicast.app.server.errors import PathNotFound
 from dicast.app.server.parts import GivenParts
 
 router = guarded_router("page")
@@ -31,7 +31,7 @@ POLICY = (
 """Only files of this server can run as scripts, and no text becomes markup, even by mistake."""
 
 Everybody = Annotated[Claims, needs(rate=0)]
-Known = Annotated[str | None, Header(alias="if-none-match", max_length=200)]
+IfNoneMatch = Annotated[str | None, Header(alias="if-none-match", max_length=200)]
 _FILE = {"schema": {"type": "string"}}
 
 
@@ -44,22 +44,22 @@ class _File(NamedTuple):
 @cache
 def files() -> Mapping[str, _File]:
     """Return the page's files by name."""
-    found = {}
+    contents = {}
     for path in sorted(Path(page.__file__).parent.iterdir()):
         if path.suffix in KINDS and path.is_file():
             content = path.read_bytes()
             mark = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-            found[path.name] = _File(content, KINDS[path.suffix], mark)
-    return found
+            contents[path.name] = _File(content, KINDS[path.suffix], mark)
+    return contents
 
 
 @router.get("/", response_class=Response, responses={200: {"content": {"text/html": _FILE}}, 304: {}})
-def show_page(parts: GivenParts, _: Everybody, known: Known = None) -> Response:
+def show_page(parts: GivenParts, _: Everybody, etag: IfNoneMatch = None) -> Response:
     """Serve the page. It contains whether a token is needed, and nothing else about this installation."""
-    found = files()["index.html"]
+    template = files()["index.html"]
     auth = b"required" if parts.require_auth else b"none"
-    content = found.content.replace(b'data-auth=""', b'data-auth="' + auth + b'"')
-    return _answer(_File(content, found.kind, f'{found.mark[:-1]}-{auth.decode()}"'), known)
+    content = template.content.replace(b'data-auth=""', b'data-auth="' + auth + b'"')
+    return _respond(_File(content, template.kind, f'{template.mark[:-1]}-{auth.decode()}"'), etag)
 
 
 @router.get(
@@ -67,17 +67,17 @@ def show_page(parts: GivenParts, _: Everybody, known: Known = None) -> Response:
     responses={200: {"content": {kind.partition(";")[0]: _FILE for kind in KINDS.values()}}, 304: {}},
 )  # fmt: skip
 def show_file(
-    _: Everybody, file: Annotated[str, InPath(max_length=60, pattern=r"^[a-z-]+\.[a-z]+$")], known: Known = None
+    _: Everybody, file: Annotated[str, InPath(max_length=60, pattern=r"^[a-z-]+\.[a-z]+$")], etag: IfNoneMatch = None
 ) -> Response:
     """Serve a file of the page."""
-    found = files().get(file)
-    if found is None:
-        raise NotThere("the page has no such file")
-    return _answer(found, known)
+    page_file = files().get(file)
+    if page_file is None:
+        raise PathNotFound("the page has no such file")
+    return _respond(page_file, etag)
 
 
-def _answer(file: _File, known: str | None) -> Response:
+def _respond(file: _File, etag: str | None) -> Response:
     headers = {"ETag": file.mark, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    if known == file.mark:
+    if etag == file.mark:
         return Response(status_code=304, headers=headers)
     return Response(file.content, media_type=file.kind, headers=headers)

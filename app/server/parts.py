@@ -44,7 +44,7 @@ class Streams:
         self._most, self._share, self._open, self._lock = most, share, Counter[str](), threading.Lock()
 
     @contextmanager
-    def one(self, subject: str) -> Iterator[None]:
+    def open_stream(self, subject: str) -> Iterator[None]:
         """Count one stream of a subject inside the context. Raises `TooManyStreams`."""
         with self._lock:
             if self._open.total() >= self._most:
@@ -68,7 +68,7 @@ class RequestTurns:
         self._most, self._limiters, self._users = most, dict[str, anyio.CapacityLimiter](), Counter[str]()
 
     @asynccontextmanager
-    async def one(self, subject: str) -> AsyncIterator[None]:
+    async def take_turn(self, subject: str) -> AsyncIterator[None]:
         """Wait for a turn of a subject, and hold it inside the context. Only on the server's loop."""
         limiter = self._limiters.setdefault(subject, anyio.CapacityLimiter(self._most))
         self._users[subject] += 1
@@ -81,19 +81,19 @@ class RequestTurns:
                 del self._users[subject], self._limiters[subject]
 
 
-class LastLook:
+class RecentState:
     """The shared state, cached for `SHARED_S`: any number of event streams read it as often as one."""
 
-    def __init__(self, look: Callable[[], SharedState], clock: Callable[[], float] = time.monotonic) -> None:
-        self._look, self._clock, self._lock = look, clock, threading.Lock()
-        self._seen: tuple[float, SharedState] | None = None
+    def __init__(self, read: Callable[[], SharedState], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read, self._clock, self._lock = read, clock, threading.Lock()
+        self._snapshot: tuple[float, SharedState] | None = None
 
     def __call__(self) -> SharedState:
         """Return the state, at most `SHARED_S` old. Raises redis errors."""
         with self._lock:
-            if self._seen is None or self._clock() - self._seen[0] > SHARED_S:
-                self._seen = self._clock(), self._look()
-            return self._seen[1]
+            if self._snapshot is None or self._clock() - self._snapshot[0] > SHARED_S:
+                self._snapshot = self._clock(), self._read()
+            return self._snapshot[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Parts:
     require_auth: bool
     hosts: frozenset[str] | None
     secrets: tuple[str, ...]
-    last_look: LastLook
+    recent_state: RecentState
     streams: Streams = field(default_factory=Streams)
     turns: RequestTurns = field(default_factory=RequestTurns)
     browser: Browser = field(default_factory=Browser)
 
     @classmethod
-    def of(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:
+    def for_server(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:
         """Return the parts of a server of this installation."""
         settings = dicast.settings
         keys = ServerKeys(settings.namespace)
@@ -137,7 +137,7 @@ class Parts:
             require_auth=settings.require_auth,
             hosts=hosts,
             secrets=tuple(dicast.secrets()),
-            last_look=LastLook(lambda: read_shared(dicast.store_url, dicast.keys)),
+            recent_state=RecentState(lambda: read_shared(dicast.store_url, dicast.keys)),
         )
 
     def masked(self, text: str) -> str:
@@ -156,8 +156,8 @@ class Parts:
 
 def parts_of(request: Request) -> Parts:
     """Return the parts of the server that answers this request."""
-    found: Parts = request.app.state.parts
-    return found
+    parts: Parts = request.app.state.parts
+    return parts
 
 
 async def _given_parts(request: Request) -> Parts:  # a plain function would wait for a thread

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADERS_S = 15.0
 
 
-class PatientProtocol(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """uvicorn's protocol, which closes a connection if no complete request headers arrive within `HEADERS_S` after its
     beginning or after the last answer."""
 

@@ -11,7 +11,7 @@ from dicast.app.access.scopes import Claims, Scope
 from dicast.app.operations import pools as operations
 from dicast.app.server.bounds import check_pools, check_unbound, sees_pool, visible_state
 from dicast.app.server.doors import guarded_router, needs
-from dicast.app.server.errors import RequestRefused
+from dicast.app.server.errors import InvalidRequest
 from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("pools")
@@ -120,7 +120,7 @@ def list_pools(parts: GivenParts, claims: Looker) -> PoolsView:
 def show_pool(parts: GivenParts, claims: Looker, pool: PoolPath) -> PoolView:
     """Show one pool."""
     check_pools(claims, {pool})
-    return next(each for each in _view(parts, claims, pool).pools if each.pool == pool)
+    return next(view for view in _view(parts, claims, pool).pools if view.pool == pool)
 
 
 def _view(parts: Parts, claims: Claims, only: str | None = None) -> PoolsView:
@@ -134,11 +134,11 @@ def _view(parts: Parts, claims: Claims, only: str | None = None) -> PoolsView:
 def change_pool(parts: GivenParts, claims: Admin, pool: PoolPath, change: PoolChange) -> InForce:
     """Set live overrides of a pool. They are in force at once, for all workers, until they are removed."""
     check_pools(claims, {pool})
-    given = {name: _plain(name, getattr(change, name)) for name in change.model_fields_set}
-    if not given:
-        raise RequestRefused("body: names no override, so there is nothing to change")
-    overrides = operations.change(parts.dicast, pool, given)
-    parts.record(claims, "pool.change", pool, details=given)
+    changes = {name: _plain(name, getattr(change, name)) for name in change.model_fields_set}
+    if not changes:
+        raise InvalidRequest("body: names no override, so there is nothing to change")
+    overrides = operations.change(parts.dicast, pool, changes)
+    parts.record(claims, "pool.change", pool, details=changes)
     return InForce(pool=pool, overrides=operations.in_force(overrides))
 
 
@@ -159,11 +159,11 @@ def objectives(parts: GivenParts, claims: Looker) -> Objectives:
     budgets = []
     for name in sorted(name for name in {*dicast.pools.pools, *states} if sees_pool(claims, name)):
         state = states.get(name)
-        wanted = dicast.configured_overrides(name).with_live({} if state is None else state.override)
+        overrides = dicast.configured_overrides(name).with_live({} if state is None else state.override)
         budgets.append(
             PoolObjective(
-                pool=name, slo_target=wanted.slo_target, slo_window_s=wanted.slo_window_s,
-                slo_burn_rate=wanted.slo_burn_rate, error_rate=None if state is None else state.error_rate,
+                pool=name, slo_target=overrides.slo_target, slo_window_s=overrides.slo_window_s,
+                slo_burn_rate=overrides.slo_burn_rate, error_rate=None if state is None else state.error_rate,
                 capped_at=None if state is None else state.budget_cap,
             )
         )  # fmt: skip
@@ -174,5 +174,7 @@ def _plain(name: str, value: Any) -> Any:
     """Return an override's value, with whole numbers of slots in `project_max` as integers: JSON has one number
     type."""
     if name == "project_max" and value is not None:
-        return {of: int(most) if most is not None and most == int(most) else most for of, most in value.items()}
+        return {
+            project: int(most) if most is not None and most == int(most) else most for project, most in value.items()
+        }
     return value

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from dicast.app.access.scopes import TokenRefused
+from dicast.app.access.scopes import TokenRejected
 from dicast.app.domain.printable import printable
 from dicast.app.refusals import InvalidJob
 from dicast.app.server.headers import HEADERS
@@ -72,26 +72,26 @@ def problem(
     status: int, slug: str, detail: str, errors: list[str] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a problem as a response. The detail, which may contain foreign text, becomes one printable line."""
-    told = Problem(
+    content = Problem(
         type=TYPE + slug,
         title=slug.replace("-", " ").capitalize(),
         status=status,
         detail=printable(detail, DETAIL_CHARS),
         errors=[printable(line, DETAIL_CHARS) for line in errors or ()],
     )
-    body = orjson.dumps(told.model_dump(exclude_defaults=True))
+    body = orjson.dumps(content.model_dump(exclude_defaults=True))
     return Response(body, status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def of_error(error: DicastError, detail: str | None = None) -> Response:
+def problem_of(error: DicastError, detail: str | None = None) -> Response:
     """Return the response to an expected error."""
     status = STATUSES.get(error.problem, 500)
     headers = {}
-    if isinstance(error, TokenRefused):
+    if isinstance(error, TokenRejected):
         status = 403 if error.reason in ("scope", "node") else 401
         kind = "insufficient_scope" if status == 403 else "invalid_token"
-        given = "" if error.reason == "missing" else f', error="{kind}"'
-        headers["WWW-Authenticate"] = f'Bearer realm="dicast"{given}'
+        error_attribute = "" if error.reason == "missing" else f', error="{kind}"'
+        headers["WWW-Authenticate"] = f'Bearer realm="dicast"{error_attribute}'
     if (wait_s := getattr(error, "wait_s", None)) is not None:
         headers["Retry-After"] = str(max(1, round(wait_s + 0.5)))
     lines = error.lines if isinstance(error, InvalidJob) else None
@@ -111,10 +111,10 @@ def install(server: FastAPI) -> None:
 def _foreseen(request: Request, error: Exception) -> Response:
     assert isinstance(error, DicastError)
     if error.problem == "results-away":  # its message names folders
-        return of_error(error, "the files of this job cannot be seen from this server")
+        return problem_of(error, "the files of this job cannot be seen from this server")
     if STATUSES.get(error.problem, 500) >= 500:
         logger.error("%s %s: %s", request.method, request.url.path, error)
-    return of_error(error, parts_of(request).masked(str(error)))
+    return problem_of(error, parts_of(request).masked(str(error)))
 
 
 def _http(request: Request, error: Exception) -> Response:

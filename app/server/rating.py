@@ -191,8 +191,8 @@ def finish(parts: GivenParts, claims: Rater, job: JobName, finishing: Finishing)
         _, trouble = keep_ratings(folder, report, change_of)
     details = {"rater": finishing.rater, "ratings": counts[-1]}
     parts.record(claims, "rating.finish", job, outcome if trouble is None else "not kept", details=details)
-    told = agreement(parts, claims, job, finishing.rater)
-    return told if trouble is None else told.model_copy(update={"reason": f"{NOT_KEPT}: {trouble}"})
+    result = agreement(parts, claims, job, finishing.rater)
+    return result if trouble is None else result.model_copy(update={"reason": f"{NOT_KEPT}: {trouble}"})
 
 
 @router.post("/jobs/{job}/rating/forget")
@@ -214,11 +214,11 @@ def agreement(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery)
     if rater not in blind.finished():
         raise RatingNotDone(f"{rater!r} is not done with rating, and sees the judges' scores then")
     mine = {key[:2]: score for key, score in blind.ratings().items() if key[2] == rater}
-    known = report.statistics
-    computed = known is not None and known.state == "computed"
+    statistics = report.statistics
+    computed = statistics is not None and statistics.state == "computed"
     return Agreement(
-        rater=rater, ratings=len(mine), reason=None if known is None or computed else known.reason,
-        dimensions=known.dimensions if known is not None and computed else [],
+        rater=rater, ratings=len(mine), reason=None if statistics is None or computed else statistics.reason,
+        dimensions=statistics.dimensions if statistics is not None and computed else [],
         compared=_compared(parts, report, folder, mine),
     )  # fmt: skip
 
@@ -235,14 +235,14 @@ def ratings_file(parts: GivenParts, claims: Reader, job: JobName) -> Response:
 def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
     queue, ratings, done = blind.queue(), blind.ratings(), blind.finished()
     turned = _turned(queue, rater)
-    given: dict[str, dict[str, int]] = {}
+    scores: dict[str, dict[str, int]] = {}
     counts: dict[str, int] = {}
     for (item, dimension, name), score in ratings.items():
         counts[name] = counts.get(name, 0) + 1
         if name == rater:
-            given.setdefault(item, {})[dimension] = -score if item in turned else score
+            scores.setdefault(item, {})[dimension] = -score if item in turned else score
     return RatingView(
-        job=job, dimensions=queue.dimensions, given=given, finished=rater in done,
+        job=job, dimensions=queue.dimensions, given=scores, finished=rater in done,
         items=sorted((item.id for item in queue.items), key=lambda id: _drawn(rater, id)),
         raters=[RaterView(name=name, ratings=count, finished=name in done) for name, count in sorted(counts.items())],
     )  # fmt: skip
@@ -259,15 +259,23 @@ def _drawn(rater: str, item: str) -> bytes:
 
 
 def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:
-    scales = {of.id: max(1, of.scale_max - of.scale_min) for of in report.dimensions}
-    labels = {(of.id, score): label for of in report.dimensions for score, label in enumerate(of.labels, of.scale_min)}
+    scales = {dimension.id: max(1, dimension.scale_max - dimension.scale_min) for dimension in report.dimensions}
+    labels = {
+        (dimension.id, score): label
+        for dimension in report.dimensions
+        for score, label in enumerate(dimension.labels, dimension.scale_min)
+    }
     judges: dict[tuple[str, str], dict[str, float]] = {}
     for item, dimension, judge, score in parts.browser.mean_scores(folder, sorted({item for item, _ in mine})):
         judges.setdefault((item, dimension), {})[judge] = score
-    found: list[Compared] = []
+    rows: list[Compared] = []
     for (item, dimension), score in mine.items():
-        given: dict[str, float] = judges.get((item, dimension), {})
-        apart: float = abs(score - sum(given.values()) / len(given)) / scales[dimension] if given else 0.0
+        judge_scores: dict[str, float] = judges.get((item, dimension), {})
+        apart: float = (
+            abs(score - sum(judge_scores.values()) / len(judge_scores)) / scales[dimension] if judge_scores else 0.0
+        )
         label = labels.get((dimension, score))
-        found.append(Compared(item_id=item, dimension=dimension, score=score, label=label, judges=given, apart=apart))
-    return sorted(found, key=lambda each: -each.apart)[:COMPARED_MAX]
+        rows.append(
+            Compared(item_id=item, dimension=dimension, score=score, label=label, judges=judge_scores, apart=apart)
+        )
+    return sorted(rows, key=lambda row: -row.apart)[:COMPARED_MAX]

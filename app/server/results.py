@@ -28,8 +28,8 @@ from dicast.app.reports.files import NoResults, read_report
 from dicast.app.reports.folders import job_folder
 from dicast.app.reports.newest import newest_errors
 from dicast.app.server.doors import guarded_router
-from dicast.app.server.errors import RequestRefused
-from dicast.app.server.jobs import JobName, Reader, look
+from dicast.app.server.errors import InvalidRequest
+from dicast.app.server.jobs import JobName, Reader, read_job
 from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("results")
@@ -75,13 +75,13 @@ _WHOLE = {"schema": {"type": "string", "format": "binary"}}
 @router.get("/jobs/{job}/report")
 def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
     """Show the report of a job that has ended. Its `files` are paths of this interface."""
-    found, _ = place_of(parts, claims, job)
+    stored, _ = place_of(parts, claims, job)
     at = f"/jobs/{job}"
     files = {
         "directory": at, "report": f"{at}/report", "errors_jsonl": f"{at}/errors?format=jsonl",
         "opinions_jsonl": f"{at}/opinions?format=jsonl", "opinions_parquet": f"{at}/opinions?format=parquet",
     }  # fmt: skip
-    return found.model_copy(update={"files": found.files.model_copy(update=files)})
+    return stored.model_copy(update={"files": stored.files.model_copy(update=files)})
 
 
 @router.get(
@@ -94,15 +94,15 @@ def opinions(
     """Serve the opinions of a job that has ended: pages of JSON, or the whole file as JSONL or Parquet, by `format` or
     by the `Accept` header. Those on variants of items, judged for probes, are left out of JSON and JSONL unless
     `probes` asks for them; in Parquet the column `probe` marks them."""
-    wanted = format or _accepted(request, ("json", "jsonl", "parquet"))
-    found, folder = place_of(parts, claims, job)
-    own = found.probed > 0 and not probes
-    if wanted == "jsonl" and own:
-        return _own_lines(own_file(folder, found.files.opinions_jsonl))
-    if wanted != "json":
-        path = found.files.opinions_jsonl if wanted == "jsonl" else found.files.opinions_parquet
-        return _whole(folder, path, JSONL if wanted == "jsonl" else PARQUET)
-    return _page("opinions", found, own_file(folder, found.files.opinions_jsonl), limit, cursor, own=own)
+    chosen = format or _accepted(request, ("json", "jsonl", "parquet"))
+    stored, folder = place_of(parts, claims, job)
+    own_only = stored.probed > 0 and not probes
+    if chosen == "jsonl" and own_only:
+        return _own_lines(own_file(folder, stored.files.opinions_jsonl))
+    if chosen != "json":
+        path = stored.files.opinions_jsonl if chosen == "jsonl" else stored.files.opinions_parquet
+        return _whole(folder, path, JSONL if chosen == "jsonl" else PARQUET)
+    return _page("opinions", stored, own_file(folder, stored.files.opinions_jsonl), limit, cursor, own_only=own_only)
 
 
 @router.get("/jobs/{job}/errors", response_model=ErrorPage, responses={200: {"content": {JSONL: _WHOLE}}})
@@ -112,13 +112,13 @@ def errors(
 ) -> Response:  # fmt: skip
     """Serve the errors of a job that has ended, which say why units have no score: one error a unit, in pages of JSON,
     or all as JSONL; those of variants of items only if `probes` asks for them."""
-    wanted = format or _accepted(request, ("json", "jsonl"))
-    found, folder = place_of(parts, claims, job)
-    own = found.probed > 0 and not probes
-    if wanted == "jsonl":
-        path = own_file(folder, found.files.errors_jsonl)
-        return _own_lines(path) if own else _whole(folder, path.name, JSONL)
-    return _page("errors", found, own_file(folder, found.files.errors_jsonl), limit, cursor, own=own)
+    chosen = format or _accepted(request, ("json", "jsonl"))
+    stored, folder = place_of(parts, claims, job)
+    own_only = stored.probed > 0 and not probes
+    if chosen == "jsonl":
+        path = own_file(folder, stored.files.errors_jsonl)
+        return _own_lines(path) if own_only else _whole(folder, path.name, JSONL)
+    return _page("errors", stored, own_file(folder, stored.files.errors_jsonl), limit, cursor, own_only=own_only)
 
 
 @router.get("/jobs/{job}/errors/newest")
@@ -128,7 +128,7 @@ def newest(
 ) -> NewestErrors:  # fmt: skip
     """List the newest errors of a running job, newest first, as far as its pages are gathered; none for a job that has
     ended: `errors` has them all."""
-    view = look(parts, claims, job)
+    view = read_job(parts, claims, job)
     if view.state not in (JobState.RUNNING, JobState.FINISHING):
         return NewestErrors(errors=[])
     return NewestErrors(errors=newest_errors(job_folder(parts.dicast.settings.results_dir, job), limit))
@@ -136,30 +136,30 @@ def newest(
 
 def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:
     """Return a job's report, and its folder here. Raises `UnknownJob`, `JobNotEnded` or `ResultsAway`."""
-    view, root = look(parts, claims, job), parts.dicast.settings.results_dir
+    view, root = read_job(parts, claims, job), parts.dicast.settings.results_dir
     if not view.state.ended or view.state is JobState.LOST:
         raise JobNotEnded(job, view.state, "it has results")
     try:
-        found = read_report(root, job)
+        stored = read_report(root, job)
     except (NoResults, ValidationError, OSError) as error:
         raise ResultsAway(f"the report of job {job} is not in {root}: {error}") from None
     with suppress(UnknownJob):  # past its retention, the files are all that is left
-        told = Report.model_validate(parts.dicast.ledger.status(job).report)
-        if (found.started, found.finished) != (told.started, told.finished):
+        recorded = Report.model_validate(parts.dicast.ledger.status(job).report)
+        if (stored.started, stored.finished) != (recorded.started, recorded.finished):
             raise ResultsAway(f"the report of job {job} in {root} is of another run")
-    return found, job_folder(root, job)
+    return stored, job_folder(root, job)
 
 
-def own_file(folder: Path, named: str) -> Path:
+def own_file(folder: Path, name: str) -> Path:
     """Return the file of this name in a job's folder. Raises `ResultsAway` if there is none."""
-    path = folder / Path(named).name
+    path = folder / Path(name).name
     if path.is_symlink() or not path.is_file():
         raise ResultsAway(f"{path} is no file")
     return path
 
 
-def _whole(folder: Path, named: str, media_type: str) -> Response:
-    path = own_file(folder, named)
+def _whole(folder: Path, name: str, media_type: str) -> Response:
+    path = own_file(folder, name)
     return FileResponse(path, media_type=media_type, filename=path.name)
 
 
@@ -170,15 +170,15 @@ def _own_lines(path: Path) -> Response:
         with path.open("rb") as file:
             yield from filter(_is_own, file)
 
-    named = {"Content-Disposition": f'attachment; filename="{path.name}"'}
-    return StreamingResponse(lines(), media_type=JSONL, headers=named)
+    headers = {"Content-Disposition": f'attachment; filename="{path.name}"'}
+    return StreamingResponse(lines(), media_type=JSONL, headers=headers)
 
 
 def _is_own(line: bytes) -> bool:
     return orjson.loads(line).get("probe") is None
 
 
-def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None, *, own: bool) -> Response:
+def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None, *, own_only: bool) -> Response:
     """Return lines from the cursor on, unchanged, or only those about the job's own items (`own`). Reading a page costs
     no more at a file's end than at its beginning."""
     run = f"{round(1000 * report.finished.timestamp()):x}"
@@ -187,11 +187,11 @@ def _page(name: str, report: Report, path: Path, limit: int, cursor: str | None,
         lines, size = list[bytes](), 0
         while len(lines) < limit and size < PAGE_BYTES and (line := file.readline()):
             size += len(line)
-            if not own or _is_own(line):
+            if not own_only or _is_own(line):
                 lines.append(line.rstrip(b"\n"))
         at = file.tell()
-        left = at < os.fstat(file.fileno()).st_size
-    next = b'"%s.%d"' % (run.encode(), at) if left else b"null"
+        has_more = at < os.fstat(file.fileno()).st_size
+    next = b'"%s.%d"' % (run.encode(), at) if has_more else b"null"
     body = b'{"%s":[%s],"next":%s}' % (name.encode(), b",".join(lines), next)
     return Response(body, media_type="application/json")
 
@@ -200,19 +200,19 @@ def _seek(file: IO[bytes], run: str, cursor: str | None) -> None:
     """Seek to the cursor's position, which must be the beginning of a line of this run."""
     if cursor is None:
         return
-    of, _, digits = cursor.partition(".")
+    cursor_run, _, digits = cursor.partition(".")
     at = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 16 else 0
-    if of == run and 0 < at <= os.fstat(file.fileno()).st_size:
+    if cursor_run == run and 0 < at <= os.fstat(file.fileno()).st_size:
         file.seek(at - 1)
         if file.read(1) == b"\n":
             return
-    raise RequestRefused("query.cursor: is no cursor of these results; begin without one")
+    raise InvalidRequest("query.cursor: is no cursor of these results; begin without one")
 
 
 def _accepted(request: Request, offered: Iterable[Format]) -> Format:
     """Return the first format in the Accept header that is offered. Raises HTTPException 406."""
-    given = request.headers.get("accept") or "*/*"
-    for part in given.split(","):
+    accept = request.headers.get("accept") or "*/*"
+    for part in accept.split(","):
         kind = _MEDIA.get(part.partition(";")[0].strip().lower())
         if kind is not None and kind in offered:
             return kind

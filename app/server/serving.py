@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import uvicorn
 from redis.exceptions import RedisError
 
-from dicast.app.access.store_users import StoreUsersRefused
+from dicast.app.access.store_users import StoreUsersUnavailable
 from dicast.app.application import Dicast
 from dicast.app.server.interface import create_server
 from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
-from dicast.app.server.patience import HEADERS_S, PatientProtocol
+from dicast.app.server.patience import HEADERS_S, TimeoutProtocol
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.system.supervision import supervised_thread
@@ -32,7 +32,7 @@ SETTLE_EVERY_S = 10.0
 BACKLOG = 2048
 
 
-class AddressRefused(DicastError, OSError):
+class AddressUnavailable(DicastError, OSError):
     """The server cannot listen at that address."""
 
     problem = "wrong-setting"
@@ -55,26 +55,28 @@ def check(dicast: Dicast, host: str) -> None:
 def configured(dicast: Dicast, host: str) -> uvicorn.Config:
     """Return uvicorn's configuration for this installation. Raises `SettingsError`."""
     check(dicast, host)
-    given = (dicast.settings.server_names or "").split(",")
-    names = LOOPBACK_NAMES | {host.lower().strip("[]")} | {name.strip().lower() for name in given if name.strip()}
+    listed_names = (dicast.settings.server_names or "").split(",")
+    names = (
+        LOOPBACK_NAMES | {host.lower().strip("[]")} | {name.strip().lower() for name in listed_names if name.strip()}
+    )
     return uvicorn.Config(
         create_server(dicast, names if is_loopback(host) else None),
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=STOP_S, timeout_keep_alive=round(HEADERS_S), limit_concurrency=CONNECTIONS_MAX,
-        lifespan="off", ws="none", http=PatientProtocol,
+        lifespan="off", ws="none", http=TimeoutProtocol,
     )  # fmt: skip
 
 
 def listening(host: str, port: int) -> socket.socket:
     """Return a listening socket. The kernel ends a connection whose client takes nothing for `SILENT_S`: else a client
-    could hold its connection, and what is buffered for it, for ever. Raises `AddressRefused`."""
+    could hold its connection, and what is buffered for it, for ever. Raises `AddressUnavailable`."""
     try:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        made = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise AddressRefused(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENT_S))
-    return made
+        raise AddressUnavailable(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENT_S))
+    return listener
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def users_kept(dicast: Dicast) -> Iterator[None]:
         while not stopped.wait(USERS_EVERY_S):
             try:
                 dicast.membership.reconcile()
-            except StoreUsersRefused as error:
+            except StoreUsersUnavailable as error:
                 logger.warning("%s", error)
                 return
             except RedisError as error:
@@ -127,15 +129,15 @@ def _given_up(name: str) -> None:
     logger.error("%s: the server's thread fails again and again, and is not started any more", name)
 
 
-def serve(dicast: Dicast, host: str, port: int, tell: Callable[[str], None] | None = None) -> None:
+def serve(dicast: Dicast, host: str, port: int, announce: Callable[[str], None] | None = None) -> None:
     """Serve until SIGINT or SIGTERM. The address is passed to `tell`, for an interactive user, or else logged. Raises
-    `SettingsError` or `AddressRefused`."""
+    `SettingsError` or `AddressUnavailable`."""
     config = configured(dicast, host)
-    with listening(host, port) as made, users_kept(dicast), counts_settled(dicast):
+    with listening(host, port) as listener, users_kept(dicast), counts_settled(dicast):
         name = host if ":" not in host else f"[{host.strip('[]')}]"
-        where = f"http://{name}:{made.getsockname()[1]}"
-        if tell is not None:
-            tell(f"Serving at {where}  (Ctrl-C ends it)")
+        where = f"http://{name}:{listener.getsockname()[1]}"
+        if announce is not None:
+            announce(f"Serving at {where}  (Ctrl-C ends it)")
         else:
             logger.info("serving at %s", where)
-        uvicorn.Server(config).run(sockets=[made])
+        uvicorn.Server(config).run(sockets=[listener])

@@ -44,7 +44,7 @@ async def upload(
 ) -> UploadedFile:
     """Store the body as a file of items. The same file again has the same path."""
     length = request.headers.get("content-length", "")
-    kept = await parts.uploads.take(request.stream(), ending, int(length) if length.isdecimal() else 0)
-    outcome = "done" if kept.is_new else "nothing to do"
-    await run_in_threadpool(parts.record, claims, "upload", kept.path, outcome, {"bytes": kept.bytes})
-    return UploadedFile(path=kept.path, bytes=kept.bytes, sha256=kept.sha256)
+    stored = await parts.uploads.take(request.stream(), ending, int(length) if length.isdecimal() else 0)
+    outcome = "done" if stored.is_new else "nothing to do"
+    await run_in_threadpool(parts.record, claims, "upload", stored.path, outcome, {"bytes": stored.bytes})
+    return UploadedFile(path=stored.path, bytes=stored.bytes, sha256=stored.sha256)

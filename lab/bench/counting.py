@@ -50,7 +50,7 @@ from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
 from dicast.app.rendering import AsyncRenderer
 from dicast.workers.admission.outages import PoolCondition
-from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, Admitted, Lease
+from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, GatedUnit, Lease
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.runtime.result_backend import CHORD_PART
 from dicast.workers.store.connection import connect_async
@@ -147,7 +147,7 @@ async def _parts(redis_url: str, folder: Path) -> Counts:
     app = create_app(
         {"REDIS_URL": redis_url, "DICAST_POOLS_FILE": str(folder / "pools.toml"), "DICAST_STATE_DIR": str(folder)}
     )
-    node = Node.here("counting@here", limit=LIMIT, slots=LIMIT)
+    node = Node.for_this_process("counting@here", limit=LIMIT, slots=LIMIT)
     Registry(app.store, app.keys).announce(node)
     client = connect_async(redis_url)
     asking = FailFast(StopStore(client, app.keys), _Pools(), fail_fast=20, recheck_s=60.0)
@@ -223,7 +223,7 @@ class _Desk:
         return counts
 
     async def _message(self, headers: dict[str, Any], pages: list[PageRef]) -> None:
-        unit = Admitted.from_header(headers[HEADER])
+        unit = GatedUnit.from_header(headers[HEADER])
         _, page, token = unit.labels["unit"].split(".")
         lease = Lease(lambda _: None, lambda call: call(), "lease", unit, asyncio.get_running_loop().time() + 600.0)
         outcome = await self._judge.judge(pages[int(page)], MessageId.parse(token), lease)

@@ -271,13 +271,13 @@ MUTANTS = (
     Mutant(
         "leases of an unknown grant are kept",
         "workers/admission/gate.py",
-        "[*given, *(w.lease for w in wants), *self._give_back]",
-        "[*given, *self._give_back]",
+        "[*returned, *(w.lease for w in wants), *self._give_back]",
+        "[*returned, *self._give_back]",
     ),
     Mutant(
         "a batch of returned leases is lost with its answer",
         "workers/admission/gate.py",
-        "self._give_back = [*given, *(w.lease for w in wants), *self._give_back]",
+        "self._give_back = [*returned, *(w.lease for w in wants), *self._give_back]",
         "self._give_back = [*(w.lease for w in wants), *self._give_back]",
     ),
     Mutant(

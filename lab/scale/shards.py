@@ -22,7 +22,7 @@ from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimVerdict, MessageId, UnitResult, WriteVerdict
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.events import Cost
@@ -117,7 +117,7 @@ class Tenant:
 
     def __init__(self, at_pool: Shard, at_job: Shard, pool: str, job: str) -> None:
         self.at_pool, self.at_job, self.pool, self.job = at_pool, at_job, pool, job
-        self.node = Node.here(f"{job}@{pool}", limit=LIMIT, slots=LIMIT)
+        self.node = Node.for_this_process(f"{job}@{pool}", limit=LIMIT, slots=LIMIT)
         self._incarnation, self._pages = "", 0
 
     def seen_from(self, shard: Shard) -> Tenant:
@@ -170,9 +170,9 @@ class Tenant:
         ]
         back = [Returned(lease, CallOutcome(200, Cost(1.0, 310.0, 90.0), reporter=lease)) for lease in held]
         answer = await leases.admit(
-            pool=self.pool, node=self.node.id, ttl_ms=TTL_MS, give_back=back, wanted=wants
+            pool=self.pool, node=self.node.id, ttl_ms=TTL_MS, give_back=back, wants=wants
         )  # fmt: skip
-        assert set(answer.verdicts) <= {LeaseAnswer.GRANTED}, answer.reason
+        assert set(answer.verdicts) <= {LeaseVerdict.GRANTED}, answer.reason
         return [want.lease for want in wants]
 
     async def claim(self, ledger: Ledger, position: int) -> int:

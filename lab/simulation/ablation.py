@@ -16,9 +16,9 @@ from dicast.workers.policy import adaptive, adaptive_findings, diagnosis
 from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.budgets.budget import Budget
-from dicast.workers.policy.budgets.hidden import Hidden
+from dicast.workers.policy.budgets.hidden import HiddenWindow
 from dicast.workers.policy.budgets.nature import Nature
-from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.budgets.told import ReportedBudgets
 from dicast.workers.policy.budgets.trust import Trust
 from dicast.workers.policy.diagnosis import Cause, Diagnosis
 from dicast.workers.policy.failures import Failures
@@ -78,21 +78,21 @@ def _no_collapse(*given: Any, **named: Any) -> Diagnosis:
     return Diagnosis(Cause.CAP, found.level) if found.kind is Cause.COLLAPSE else found
 
 
-def _untold(self: Told, event: Any, trial: Any) -> bool:
+def _untold(self: ReportedBudgets, event: Any, trial: Any) -> bool:
     readings = NO_READINGS._replace(
         retry_after_s=event.readings.retry_after_s, retry_grain_s=event.readings.retry_grain_s
     )
     return _OBSERVE(self, replace(event, readings=readings), trial)
 
 
-_OBSERVE = Told.observe
+_OBSERVE = ReportedBudgets.observe
 
 MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "silence is acceptance": ((Timescales, "_bound", _wait_for_answers),),
     "feedback bound by quick answers": ((Timescales, "_bound", _wait_for_refusals),),
     "one slot less at the top": ((Adaptive, "_suspect", _nothing),),
     "a top slot that was noise": ((TopRefusals, "step_confirmed", _nothing),),
-    "levels accepted later": ((AcceptedLater, "confirmed", _false), (AcceptedLater, "again", _false)),
+    "levels accepted later": ((AcceptedLater, "confirmed", _false), (AcceptedLater, "count_acceptance", _false)),
     "large steps gently again": ((Growth, "retry_gently", _nothing),),
     "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
@@ -114,20 +114,20 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "rate: early refusals": ((LearnedRate, "is_early", _false),),
     "rate: more than told passes": ((LearnedRate, "refuted", _never(value=False)),),
     "rate: told per second": ((Adaptive, "_try_quanta", _nothing),),
-    "latency": ((LatencyWatch, "answered", _nothing),),
+    "latency": ((LatencyWatch, "observe", _nothing),),
     "breaker": ((Failures, "count", lambda *_: 0),),
-    "told budgets": ((Told, "observe", _untold),),
-    "told: explain refusals": ((Told, "explains", _false),),
+    "told budgets": ((ReportedBudgets, "observe", _untold),),
+    "told: explain refusals": ((ReportedBudgets, "explains", _false),),
     "told: doubt": ((Trust, "passed", _false),),
     "told: logs": ((Nature, "_slide", _nothing),),
     "told: others' drain": ((Budget, "_note_drain", _nothing),),
     "told: a bucket's reserve": ((Budget, "reserve", _never(value=1e-6)),),
     "told: milliseconds": ((Budget, "_in_milliseconds", _false),),
     "told: periods read off": ((Nature, "period_is", lambda self, seconds, within: self.told),),
-    "told: later windows": ((Budget, "_is_another", lambda self, told, new: told > self.ends_at + new.blur_s),),
-    "hidden windows": ((Told, "names_one_end", _false), (Told, "_hidden_explains", _false)),
-    "hidden windows: sized anew": ((Hidden, "_resize", _nothing),),
-    "hidden windows: longer ones": ((Hidden, "_is_longer", _false),),
+    "told: later windows": ((Budget, "_is_later_window", lambda self, told, new: told > self.ends_at + new.blur_s),),
+    "hidden windows": ((ReportedBudgets, "names_one_end", _false), (ReportedBudgets, "_hidden_explains", _false)),
+    "hidden windows: sized anew": ((HiddenWindow, "_resize", _nothing),),
+    "hidden windows: longer ones": ((HiddenWindow, "_is_longer", _false),),
 }
 
 

@@ -170,7 +170,7 @@ class Admitter:
             _, _, call, outcome = heapq.heappop(self._reports)
             done = release(self._store.parameters, self._store.enforcement, call, outcome, now)
             if done is not None and not self._store.is_lost():
-                self._store.append(done, now, urgent=done.refused or done.failed)
+                self._store.append(done, now, urgent=done.was_refused or done.failed)
             for peer in self._peers:
                 if peer is not self:
                     peer.hear(now)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dicast.app.access.membership import Membership
-from dicast.app.access.scopes import Scope, TokenRefused
+from dicast.app.access.scopes import Scope, TokenRejected
 from dicast.app.access.tokens import TokenError, Tokens
 
 
@@ -75,7 +75,7 @@ class JoinServer:
                     claims, body["name"], was=body.get("node", ""), old_token=body.get("heartbeat_token")
                 )
                 self.known.add(joined.node)
-                return 201, joined.told(self.heartbeat_s)
+                return 201, joined.as_response(self.heartbeat_s)
             claims = self.tokens.verify(token, Scope.NODE_HEARTBEAT, node=node)
             self.shown.add(token)
             if node not in self.known:
@@ -86,7 +86,7 @@ class JoinServer:
                 return 200, {}
             renewed = self.membership.renewed(claims)
             return 200, {"heartbeat_token": renewed[0], "expires_in_s": renewed[1]} if renewed else {}
-        except TokenRefused as refused:
+        except TokenRejected as refused:
             return 403 if refused.reason in ("scope", "node") else 401, {"detail": str(refused)}
         except TokenError as wrong:
             return 422, {"detail": str(wrong)}

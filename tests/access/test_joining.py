@@ -18,7 +18,7 @@ from dicast.app.access.tokens import Tokens
 from dicast.app.application import create_app
 from dicast.app.joining import JOINED_FILE, Member, NodeRejected, NodeUnknown, NotJoined, ServerAway, ServerClient
 from dicast.config.settings import SettingsError
-from dicast.workers.store.connection import connect, shuts_out
+from dicast.workers.store.connection import connect, rejects_login
 from tests.access.conftest import SECRET, secrets_of
 from tests.access.join_server import JoinServer
 from tests.access.servers import certificate, store_server
@@ -77,10 +77,10 @@ def member_of(server, host, **more):
 def test_it_is_registered_heard_and_gone(server, host):
     member = member_of(server, host)
     assert server.known == {member.registration.node} and member.beat() == 0.1
-    assert not shuts_out(member.registration.store_url)
+    assert not rejects_login(member.registration.store_url)
     member.leave()
     member.leave()  # once more does nothing
-    assert server.known == set() and shuts_out(member.registration.store_url)
+    assert server.known == set() and rejects_login(member.registration.store_url)
     assert server.answers == [("POST", 201), ("POST", 200), ("DELETE", 200)]
     password = member.registration.store_url.partition(":")[2].partition("@")[0].rpartition(":")[2]
     assert password in member.registration.secrets() and password not in repr(member.registration)
@@ -93,7 +93,7 @@ def test_its_token_is_renewed_before_it_ends(server, host, clock):
         host.s += 1300
         member.beat()
     assert len(server.shown) == 12 and {status for _, status in server.answers} == {200, 201}
-    assert not shuts_out(member.registration.store_url)
+    assert not rejects_login(member.registration.store_url)
     member.leave()
 
 
@@ -121,11 +121,11 @@ def test_a_server_that_has_forgotten_it_gets_it_back_as_itself(server, host):
 def test_one_that_is_revoked_is_told_and_does_not_come_back(server, host):
     """Though what it has joined with would let another node in."""
     ended = []
-    member = member_of(server, host, end=ended.append, is_shut=shuts_out)
+    member = member_of(server, host, end=ended.append, is_shut=rejects_login)
     server.heartbeat_s = 60
     member.start()
     until(lambda: len(server.answers) > 1, "it is heard")
-    server.membership.put_out(member.registration.node)
+    server.membership.expel(member.registration.node)
     until(lambda: ended, "it knows", deadline_s=5)
     assert "refuses this node: the tokens of this generation are all ended" in ended[0]
     count = len(server.answers)
@@ -136,9 +136,9 @@ def test_one_that_is_revoked_is_told_and_does_not_come_back(server, host):
 def test_long_heartbeats_do_not_hide_that_it_is_shut_out(server, host):
     ended = []
     server.heartbeat_s = 3600
-    member = Member(client_of(server, time.monotonic), "gpu-1", end=ended.append, is_shut=shuts_out)
+    member = Member(client_of(server, time.monotonic), "gpu-1", end=ended.append, is_shut=rejects_login)
     member.start()
-    server.membership.put_out(member.registration.node)
+    server.membership.expel(member.registration.node)
     until(lambda: ended, "it knows", deadline_s=5)
     member.leave()
 
@@ -268,7 +268,7 @@ def test_a_worker_joins_goes_on_without_the_server_and_leaves(installation, admi
     assert server.answers[-1] == ("DELETE", 200) and server.known == set()
     assert cluster.app.store_users.nodes() == {}
     assert {status for _, status in server.answers} <= {200, 201, 404, 503}
-    assert cluster.app.registry.known() == []
+    assert cluster.app.registry.registered() == []
     log = worker.log.read_text()
     assert "the node goes on" in log and "is registered again" in log
     cluster.quiet()
@@ -290,7 +290,7 @@ def test_a_revoked_worker_is_cut_off_within_5_s_and_nothing_is_lost(installation
         lambda: any(lease.startswith(node) for lease in admin.zrange(cluster.app.keys.leases, 0, -1)), "calls are open"
     )
     began = time.monotonic()
-    assert server.membership.put_out(node) > 0
+    assert server.membership.expel(node) > 0
     assert [c for c in admin.client_list() if c["user"] == user] == []
     took = time.monotonic() - began
     assert revoked.process.wait(timeout=15) == 1

@@ -10,7 +10,7 @@ import redis
 
 from dicast.app.access.membership import HEARTBEAT_TTL_S, Membership
 from dicast.app.access.rights import StoreBroker
-from dicast.app.access.scopes import Scope, TokenRefused
+from dicast.app.access.scopes import Scope, TokenRejected
 from dicast.app.access.store_users import StoreUsers
 from dicast.app.access.tokens import TokenError, Tokens
 from dicast.workers.store.connection import connect
@@ -66,9 +66,9 @@ def test_a_node_is_let_in_and_put_out(membership, tokens, users):
     assert joined.node.startswith("gpu-1#") and reaches(joined)
     assert tokens.verify(joined.heartbeat_token, Scope.NODE_HEARTBEAT, node=joined.node)
     assert membership.join(let_in(tokens), "gpu-1").node != joined.node
-    assert membership.put_out(joined.node) == 0
+    assert membership.expel(joined.node) == 0
     assert not reaches(joined)
-    with pytest.raises(TokenRefused, match="generation"):
+    with pytest.raises(TokenRejected, match="generation"):
         tokens.verify(joined.heartbeat_token, Scope.NODE_HEARTBEAT, node=joined.node)
 
 
@@ -80,7 +80,7 @@ def test_it_may_come_back_as_itself_with_its_own_token_alone(membership, tokens)
     other = membership.join(claims, "gpu-2")
     for was, token in ((first.node, other.heartbeat_token), (first.node, None), (other.node, other.heartbeat_token)):
         assert membership.join(claims, "gpu-1", was=was, old_token=token).node not in (first.node, other.node)
-    membership.put_out(first.node)
+    membership.expel(first.node)
     again = membership.join(claims, "gpu-1", was=first.node, old_token=first.heartbeat_token)
     assert again.node != first.node and not reaches(first)
 
@@ -94,7 +94,7 @@ def test_a_name_that_is_none(membership, tokens, name):
 def test_a_token_that_is_bound_to_a_name_lets_no_other_in(membership, tokens):
     claims = let_in(tokens, node="gpu-1")
     assert membership.join(claims, "gpu-1")
-    with pytest.raises(TokenRefused, match="another node"):
+    with pytest.raises(TokenRejected, match="another node"):
         membership.join(claims, "gpu-2")
 
 
@@ -122,7 +122,7 @@ def test_a_member_that_was_put_out_is_not_renewed(membership, tokens, users, clo
     claims = tokens.verify(joined.heartbeat_token, Scope.NODE_HEARTBEAT, node=joined.node)
     clock.s += HEARTBEAT_TTL_S / 2
     users.delete(joined.node)
-    with pytest.raises(TokenRefused, match="revoked"):
+    with pytest.raises(TokenRejected, match="revoked"):
         membership.renewed(claims)
     assert users.nodes() == {}
 
@@ -136,7 +136,7 @@ def test_revoking_what_let_nodes_in_puts_them_all_out(membership, tokens, users,
     assert len(membership.revoke(claims.id)) == 5
     assert not any(map(reaches, joined)) and reaches(stays)
     for token in (renewed[0], *(node.heartbeat_token for node in joined)):
-        with pytest.raises(TokenRefused, match="revoked"):
+        with pytest.raises(TokenRejected, match="revoked"):
             tokens.verify(token, None)
     assert membership.revoke_all() == 1 and not reaches(stays)
 
@@ -145,9 +145,9 @@ def test_a_name_is_put_out_with_all_nodes_of_it(membership, tokens, users):
     claims = let_in(tokens, node="gpu@1")
     joined = [membership.join(claims, "gpu@1") for _ in range(2)]
     stays = membership.join(let_in(tokens), "gpu@12")
-    membership.put_out("gpu@1")
+    membership.expel("gpu@1")
     assert not any(map(reaches, joined)) and reaches(stays)
-    with pytest.raises(TokenRefused, match="generation"):
+    with pytest.raises(TokenRejected, match="generation"):
         tokens.verify(joined[0].heartbeat_token, None)
 
 
@@ -159,7 +159,7 @@ def test_revoking_one_token_of_a_node_puts_it_out(membership, tokens, clock):
     newer, _ = membership.renewed(first)
     membership.revoke(first.id)
     assert not reaches(joined)
-    with pytest.raises(TokenRefused, match="generation"):
+    with pytest.raises(TokenRejected, match="generation"):
         tokens.verify(newer, None)
 
 
@@ -172,7 +172,7 @@ def test_whoever_joins_while_what_lets_them_in_is_revoked_is_out(membership, tok
             start.wait()
             try:
                 return membership.join(claims, f"gpu-{n}")
-            except TokenRefused:
+            except TokenRejected:
                 return None
 
         with ThreadPoolExecutor(5) as threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from dicast.app.access.scopes import Scope, TokenRefused
+from dicast.app.access.scopes import Scope, TokenRejected
 from tests.access.test_membership import admin, let_in, membership, server, tokens, users
 
 __all__ = ["admin", "membership", "server", "tokens", "users"]
@@ -17,7 +17,7 @@ def test_whoever_is_put_out_is_told_how_many_connections_ended(membership, token
     open_ones = [redis.Redis.from_url(node.store.url, retry=None) for node in (*joined, joined[0])]
     for client in open_ones:
         assert client.ping()
-    assert membership.put_out("gpu-1") == 3
+    assert membership.expel("gpu-1") == 3
     for client in open_ones:
         with pytest.raises(redis.RedisError):
             client.ping()
@@ -29,7 +29,7 @@ def test_when_all_end_no_token_of_a_node_is_left(membership, tokens):
     operator = tokens.issue("ann", [Scope.NODE_ADMIN], ttl_s=60)
     assert membership.revoke_all() == 2
     for token in (operator, *(node.heartbeat_token for node in joined)):
-        with pytest.raises(TokenRefused, match="generation"):
+        with pytest.raises(TokenRejected, match="generation"):
             tokens.verify(token, None)
 
 

@@ -15,7 +15,7 @@ from redis.commands.core import CoreCommands
 import dicast.app
 import dicast.workers
 from dicast.app.access.rights import COMMANDS, StoreBroker, literal
-from dicast.app.access.store_users import StoreUsers, StoreUsersRefused, with_login
+from dicast.app.access.store_users import StoreUsers, StoreUsersUnavailable, with_login
 from dicast.workers.runtime.result_backend import CHORD_PART
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
@@ -120,7 +120,7 @@ def test_a_worker_does_a_whole_job_with_it_and_is_refused_nothing(installation, 
     cluster.app.control.enable_events()
     cluster.quiet()
     dead.kill()  # another takes over from it with these rights too
-    until(lambda: len(cluster.app.registry.known()) == 1, "it is forgotten")
+    until(lambda: len(cluster.app.registry.registered()) == 1, "it is forgotten")
     refused = {(entry["reason"], entry["object"]) for entry in admin.acl_log()}
     # What a worker asks and need not know, and what redis-py tells newer servers of itself.
     assert refused <= {("command", "config|get"), ("command", "client|setinfo")}
@@ -237,9 +237,9 @@ def test_a_store_that_lets_no_users_be_made_is_named(server, admin):
     with connect(credentials.url) as node:
         users = StoreUsers(node, "{dicast}:", server, secrets_of(SECRET))
         users._key, users._mark = "{dicast}:users", "{dicast}:mark"
-        with pytest.raises(StoreUsersRefused, match="does not let Dicast make users"):
+        with pytest.raises(StoreUsersUnavailable, match="does not let Dicast make users"):
             users.create("n2", until=FAR)
-        with pytest.raises(StoreUsersRefused):
+        with pytest.raises(StoreUsersUnavailable):
             users.reconcile()
 
 
@@ -249,7 +249,7 @@ def test_users_follow_the_master(tmp_path):
     try:
         with connect(pair.url) as admin:
             users = StoreUsers(admin, "dicast", pair.url, secrets_of(SECRET), StoreBroker())
-            users._door_is_shut = True  # this pair has no password
+            users._requires_password = True  # this pair has no password
             stays, ended = users.create("n1", until=FAR), users.create("n2", until=FAR)
             held = redis.Redis.from_url(stays.url, retry=None)
             assert held.ping()
@@ -285,7 +285,7 @@ def test_no_users_where_anybody_is_let_in_without_one(server, admin):
     """As an administrator may find out after `CONFIG SET requirepass ''`."""
     admin.acl_setuser("default", enabled=True, nopass=True, keys=["*"], channels=["*"], commands=["+@all"])
     try:
-        with pytest.raises(StoreUsersRefused, match="set requirepass"):
+        with pytest.raises(StoreUsersUnavailable, match="set requirepass"):
             users_of(admin, server).create("n1", until=FAR)
     finally:
         admin.execute_command("ACL", "SETUSER", "default", "resetpass", f">{ADMIN}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
-from dicast.app.access.scopes import Scope, TokenRefused
+from dicast.app.access.scopes import Scope, TokenRejected
 from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.app.access.tokens import LEEWAY_S, OVERLAP_S, TokenError, Tokens
 from tests.access.conftest import OTHER, SECRET, secrets_of
@@ -26,7 +26,7 @@ def tokens(client, clock):
 
 
 def refused(tokens, token, scope=Scope.JOB_READ, node=""):
-    with pytest.raises(TokenRefused) as caught:
+    with pytest.raises(TokenRejected) as caught:
         tokens.verify(token, scope, node=node)
     assert token is None or token not in str(caught.value) or not token
     return caught.value.reason
@@ -262,7 +262,7 @@ def test_revoking_a_token_ends_what_was_issued_for_it(tokens):
     assert {token.node for token in tokens.revoke(id)} == {"", "n1"}
     assert refused(tokens, child, Scope.NODE_HEARTBEAT, "n1") == "revoked"
     assert tokens.verify(other, Scope.NODE_HEARTBEAT, node="n2")
-    with pytest.raises(TokenRefused, match="revoked"):
+    with pytest.raises(TokenRejected, match="revoked"):
         tokens.issue("gpu", [Scope.NODE_HEARTBEAT], ttl_s=60, node="n1", parent=id)
     with pytest.raises(TokenError, match="there is no token 'x'"):
         tokens.revoke("x")

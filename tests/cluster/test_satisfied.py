@@ -24,7 +24,7 @@ WAIT = "the units of pool far wait, for no living node takes them: "
 
 
 def a_node(name="w", status=NodeStatus.ONLINE, **facts):
-    sighting = Sighting(Node.here(name, limit=1, slots=1), heard_s_ago=0.0)
+    sighting = Sighting(Node.for_this_process(name, limit=1, slots=1), heard_s_ago=0.0)
     facts = {"pools": ["sim"], "version": "1", "labels": {"disk": "ssd"}, **facts}
     return replace(view(sighting, 0), status=status, **facts)
 

@@ -10,7 +10,7 @@ from dicast.app.cluster.view import NodeStatus, status_of, view
 from dicast.workers.nodes.orders import Order, OrderKind
 from dicast.workers.nodes.registry import Node, Sighting, Vitals
 
-NODE = Node.here("w@h", limit=1, slots=4, version="1")
+NODE = Node.for_this_process("w@h", limit=1, slots=4, version="1")
 CORDON, DRAIN, REMOVE = (Order(kind[0], kind, "ann") for kind in OrderKind)
 
 

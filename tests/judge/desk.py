@@ -33,7 +33,7 @@ from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
 from dicast.app.providers.simulated.answers import nonce_of
 from dicast.app.rendering import AsyncRenderer
 from dicast.workers.admission.outages import Outages
-from dicast.workers.admission.request import Admitted, Lease
+from dicast.workers.admission.request import GatedUnit, Lease
 from tests.ledger.bench import KEYS, Bench
 
 Answer = Callable[[ChatRequest], ChatReply]
@@ -139,7 +139,7 @@ class Desk:
     ) -> NextSteps:
         """One message's work. What it defers is not waited for: the next `do` comes at once."""
         ends_at = asyncio.get_running_loop().time() + lease_s
-        unit = Admitted(ref.job, "p", {})
+        unit = GatedUnit(ref.job, "p", {})
         lease = None
         if lease_s:
             lease = Lease(

@@ -37,9 +37,9 @@ async def down(bench, units=8, *, breaker_s=0.0):
     for n in range(units):
         times = {"pool": "p", "node": "n", "ttl_ms": 60_000, "now_ms": (NOW_S - 10) * 1000 + n}
         await bench.asyncs.hset(KEYS.job_limits, "j", 50)
-        assert (await store.admit(wanted=[Want(f"l{n}", "j", "proj")], give_back=[], **times)).verdicts == [1]
+        assert (await store.admit(wants=[Want(f"l{n}", "j", "proj")], give_back=[], **times)).verdicts == [1]
         gone = Returned(f"l{n}", CallOutcome(503, reporter=f"u{n}", error="status 503"))
-        await store.admit(wanted=[], give_back=[gone], **times)
+        await store.admit(wants=[], give_back=[gone], **times)
     if breaker_s:
         until = parameters(breaker=BreakerPhase.OPEN, breaker_until=NOW_S + breaker_s)
         await obey(bench.asyncs, KEYS, "p", until)

@@ -100,12 +100,14 @@ def test_it_is_said_before_anything_is_judged(
         job = {**JOB, "items": items, "dimensions": JOB["dimensions"][:1]}
         job |= {"question": QUESTION} if field == "question" else {"groups": ["system"], "keep": ["system"]}
         app.submit({**job, "id": "nobody-lives"})
-        old = Node.here("old@test", limit=5, slots=5)
+        old = Node.for_this_process("old@test", limit=5, slots=5)
         app.registry.announce(old)
         app.submit({**job, "id": "nobody-tells"})
         assert not caplog.records
         app.registry.deregister(old)
-        app.registry.announce(Node.here("w@test", limit=5, slots=5, version="1", missing_extras=("scores",)))
+        app.registry.announce(
+            Node.for_this_process("w@test", limit=5, slots=5, version="1", missing_extras=("scores",))
+        )
         app.submit({**JOB, "id": "needs-none"})
         with caplog.at_level(logging.WARNING):
             if field == "question":
@@ -115,7 +117,7 @@ def test_it_is_said_before_anything_is_judged(
                 return
             app.submit({**job, "id": "j"})
         assert "j: groups: no living worker has the libraries for statistics" in caplog.text
-        app.registry.announce(Node.here("able@test", limit=5, slots=5, version="1"))
+        app.registry.announce(Node.for_this_process("able@test", limit=5, slots=5, version="1"))
         caplog.clear()
         app.submit({**job, "id": "somebody-can"})
         assert not caplog.records

@@ -33,7 +33,7 @@ class Bench:
         self.client = LedgerClient(self.redis, KEYS)
         self.registry = Registry(self.redis, KEYS)
         self.asyncs = connect_async(redis_url)
-        self.nodes = [Node.here(f"w{n}@h", limit=5, slots=5) for n in range(2)]
+        self.nodes = [Node.for_this_process(f"w{n}@h", limit=5, slots=5) for n in range(2)]
         for node in self.nodes:
             self.registry.announce(node)
             self.redis.persist(KEYS.node(node.id))  # nobody renews it, however slow the machine is

@@ -55,7 +55,7 @@ async def test_a_late_result_of_a_lost_claim_is_refused_and_counted(bench):
 async def test_a_unit_that_kills_its_workers_is_quarantined(bench):
     ref = await bench.started()
     for _ in range(POISON_DEATHS):
-        doomed = Node.here("x@h", limit=1, slots=1)
+        doomed = Node.for_this_process("x@h", limit=1, slots=1)
         bench.registry.announce(doomed)
         assert (
             await claim(Ledger(bench.asyncs, KEYS, doomed.id, claim_ms=60_000, calls_max=9), ref, 0)

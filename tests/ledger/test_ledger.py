@@ -228,7 +228,7 @@ async def test_many_workers_on_one_page_give_each_unit_one_result(bench):
     ends = []
 
     async def worker(n):
-        node = Node.here(f"x{n}@h", limit=1, slots=1)
+        node = Node.for_this_process(f"x{n}@h", limit=1, slots=1)
         bench.registry.announce(node)
         ledger = Ledger(bench.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9)
         for position in range(40):

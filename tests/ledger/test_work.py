@@ -79,7 +79,7 @@ def test_what_is_scraped_wants_workers_by_the_width_of_those_that_live(app: Dica
     assert seen() == (2, 0)
     narrow.submit(a_job(800, id="large"))
     assert seen() == (4, 0)
-    node = Node.here("w@h", limit=40, slots=10)
+    node = Node.for_this_process("w@h", limit=40, slots=10)
     Registry(narrow.store, narrow.keys).announce(node, RulesStatus(20, 20, 0.0, 0.0, "start", 0))
     assert seen() == (2, 1)
     _, demand = narrow.scrape()

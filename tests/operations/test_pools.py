@@ -30,7 +30,7 @@ def lease(name: str, pool: str, node: str) -> OpenLease:
 
 
 def test_everything_that_is_known_is_told_pool_by_pool_and_node_by_node(dicast: Dicast) -> None:
-    one, two = (Node.here(name, limit=5, slots=5) for name in ("w1@h", "w2@h"))
+    one, two = (Node.for_this_process(name, limit=5, slots=5) for name in ("w1@h", "w2@h"))
     status = RulesStatus(5, 5, 0.0, 0.0, "start", 0)
     leases = [lease("a", "sim", one.id), lease("b", "sim", one.id), *(lease(f"c{n}", "gone", two.id) for n in range(7))]
     state = replace(CALM, pool="sim", slo=6, health={"m": ModelHealth(3.0, 4.0, 6.0)})

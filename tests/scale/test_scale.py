@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from dicast.app.access.keys import AccessKeys
 from dicast.app.ledger.keys import LedgerKeys, PageRef
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Want
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
@@ -79,19 +79,19 @@ async def test_each_of_two_shards_allows_a_job_its_whole_limit(redis_url: str) -
     shard is to be told a part."""
     client = connect_async(redis_url)
 
-    async def asked(shard: str, limit: int) -> LeaseAnswer:
+    async def asked(shard: str, limit: int) -> LeaseVerdict:
         keys = ShardKeys("s", shard)
         await client.hset(keys.epoch, "number", 1)
         await client.hset(keys.governor("p"), mapping={"parameters": orjson.dumps(parameters(10)), "version": 1})
         await client.hset(keys.job_limits, mapping={"j": limit, "another": 10})
         want = Want(f"lease {limit} on {shard}", "j", "team")
-        answer = await LeaseStore(client, keys).admit(pool="p", node="n", ttl_ms=1000, give_back=[], wanted=[want])
+        answer = await LeaseStore(client, keys).admit(pool="p", node="n", ttl_ms=1000, give_back=[], wants=[want])
         return answer.verdicts[0]
 
-    assert [await asked(shard, 1) for shard in ("2", "3")] == [LeaseAnswer.GRANTED, LeaseAnswer.GRANTED]
+    assert [await asked(shard, 1) for shard in ("2", "3")] == [LeaseVerdict.GRANTED, LeaseVerdict.GRANTED]
     assert [await asked(shard, limit) for shard, limit in (("4", 1), ("5", 0))] == [
-        LeaseAnswer.GRANTED,
-        LeaseAnswer.REFUSED,
+        LeaseVerdict.GRANTED,
+        LeaseVerdict.DENIED,
     ]
     await client.aclose()
 

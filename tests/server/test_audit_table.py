@@ -53,7 +53,7 @@ class Asker:
     token: str
 
     def __post_init__(self) -> None:
-        self.node = Node.here("w1@here", limit=5, slots=5)
+        self.node = Node.for_this_process("w1@here", limit=5, slots=5)
         self.dicast.registry.announce(self.node)
         self.at = f"/cluster/nodes/{self.node.id.replace('#', '%23')}"
         self.dicast.cluster._wait_s = 0.0  # nobody is there to acknowledge
@@ -331,7 +331,7 @@ def test_a_command_leaves_exactly_its_line(
     monkeypatch.setattr("socket.gethostname", lambda: "desk")
     monkeypatch.setattr(Cluster.__init__, "__defaults__", (lambda *_: None, 0.0))  # nobody is there to acknowledge
     dicast = create_app({**environ, "DICAST_TOKEN_SECRET": SECRET})
-    node = Node.here("w1@here", limit=5, slots=5)
+    node = Node.for_this_process("w1@here", limit=5, slots=5)
     dicast.registry.announce(node)
     dicast.submit({**JOB, "id": "j"})
     finished(dicast, "r", 8)
@@ -355,7 +355,7 @@ def test_a_node_that_joined_notes_what_it_does_in_its_own_log(
     remember(environ["DICAST_STATE_DIR"], server.membership.join(claims, "w1@here").store.url)
     joined = {name: value for name, value in environ.items() if name != "REDIS_URL"}
     here = create_app({**joined, "DICAST_SERVER_URL": "http://127.0.0.1:9", "DICAST_NODE_TOKEN": "x" * 40})
-    node = Node.here("w1@here", limit=5, slots=5)
+    node = Node.for_this_process("w1@here", limit=5, slots=5)
     here.registry.announce(node)
     here.cluster._wait_s = 0.0
     with caplog.at_level("INFO", "dicast.app.access.audit"):

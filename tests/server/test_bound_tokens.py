@@ -138,7 +138,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator
     made: dict[str, str] = {}
     facts = {"canary": ("canarypool",), "own": ("sim",), "both": ("sim", "canarypool")}
     for name, of in ((FOREIGN, "canary"), (OWN, "own"), ("w2@here", "both")):
-        node = Node.here(
+        node = Node.for_this_process(
             name, limit=5, slots=5, version="0", pools=facts[of], missing_keys=facts["canary"] * (of != "canary"),
             queues=tuple(f"provider.{pool}" for pool in facts[of]), stuck="canarypool stands" if of == "both" else "",
         )  # fmt: skip

@@ -25,7 +25,7 @@ from dicast.app.server import doors, interface, jobs, parts, patience, serving
 from dicast.app.server.keys import ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.rates import Rates, RequestRate
-from dicast.app.server.serving import AddressRefused, check, configured, listening
+from dicast.app.server.serving import AddressUnavailable, check, configured, listening
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
@@ -185,9 +185,9 @@ def test_it_refuses_to_start_where_strangers_could_come_in(tmp_path: Path, redis
 
 
 def test_an_address_that_is_taken_is_told_in_one_line() -> None:
-    with listening("127.0.0.1", 0) as taken, pytest.raises(AddressRefused, match="Address already in use"):
+    with listening("127.0.0.1", 0) as taken, pytest.raises(AddressUnavailable, match="Address already in use"):
         listening("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(AddressRefused, match=r"cannot listen at nowhere\.invalid, port 1"):
+    with pytest.raises(AddressUnavailable, match=r"cannot listen at nowhere\.invalid, port 1"):
         listening("nowhere.invalid", 1)
 
 
@@ -234,7 +234,7 @@ def test_an_unforeseen_error_tells_a_name_and_nothing_else(
     def fails(*_: object) -> None:
         raise RuntimeError(f"the secret is {SECRET}")
 
-    monkeypatch.setattr(jobs, "look", fails)
+    monkeypatch.setattr(jobs, "read_job", fails)
     with caplog.at_level(logging.ERROR):
         reply = http.get("/jobs/a")
     told = problem(reply, 500, "internal")
@@ -273,7 +273,7 @@ def test_a_slow_request_holds_up_no_other(http: httpx2.Client, address: str, tok
         go_on.wait(10)
         raise jobs.UnknownJob("slow")
 
-    monkeypatch.setattr(jobs, "look", waits)
+    monkeypatch.setattr(jobs, "read_job", waits)
     with ThreadPoolExecutor(1) as pool, client(address, token) as slow:
         held = pool.submit(slow.get, "/jobs/slow")
         assert inside.wait(10)
@@ -291,7 +291,7 @@ def test_ones_slow_requests_take_no_threads_from_others(dicast: Dicast, address:
         go_on.wait(30)
         raise jobs.UnknownJob("slow")
 
-    monkeypatch.setattr(jobs, "look", waits)
+    monkeypatch.setattr(jobs, "read_job", waits)
     other = dicast.tokens.issue("another", [Scope.JOB_READ], ttl_s=600)
     with ThreadPoolExecutor(60) as pool, client(address, other) as quick:
         asked = [pool.submit(httpx2.get, f"{address}/jobs/slow", headers={"Authorization": f"Bearer {token}"},

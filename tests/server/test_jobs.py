@@ -213,7 +213,7 @@ def test_a_crash_in_between_leaves_no_second_job(
         taken.add(http.post("/jobs", json=JOB, headers=key).json()["id"])
     with monkeypatch.context() as broken:
         broken.setattr(
-            IdempotencyKeys, "answered", lambda *_: (_ for _ in ()).throw(redis.exceptions.ConnectionError())
+            IdempotencyKeys, "keep_answer", lambda *_: (_ for _ in ()).throw(redis.exceptions.ConnectionError())
         )
         assert http.post("/jobs", json=JOB, headers={"Idempotency-Key": "other"}).status_code == 503
     first = http.post("/jobs", json=JOB, headers={"Idempotency-Key": "other"}).json()["id"]

@@ -23,13 +23,13 @@ def test_wanted_workers_are_told_while_no_worker_lives(dicast: Dicast, http: htt
     dicast.submit(JOB)
     assert (value("dicast_wanted_workers"), value("dicast_living_workers")) == (1, 0)
     assert value("dicast_pool_nodes") == 0
-    node = Node.here("w@h", limit=5, slots=5, version="0", pools=("sim",))
+    node = Node.for_this_process("w@h", limit=5, slots=5, version="0", pools=("sim",))
     dicast.registry.announce(node, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
     assert value("dicast_pool_nodes") == 1
 
 
 def test_a_fleet_understands_a_server(dicast: Dicast, address: str, token: str) -> None:
-    node = Node.here("w@h", limit=5, slots=5, version="0", pools=("sim",))
+    node = Node.for_this_process("w@h", limit=5, slots=5, version="0", pools=("sim",))
     dicast.registry.announce(node, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
     with_token, without = asyncio.run(ask([FleetMember("a", address, token), FleetMember("b", address)], 10.0))
     assert with_token.trouble == "" and with_token.status is not None

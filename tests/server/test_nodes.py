@@ -104,7 +104,7 @@ def test_what_is_no_node_joins_nothing(joiner: httpx2.Client, dicast: Dicast, bo
 
 
 def test_nodes_are_seen_and_steered(http: httpx2.Client, dicast: Dicast) -> None:
-    node = Node.here("w1@here", limit=5, slots=5)
+    node = Node.for_this_process("w1@here", limit=5, slots=5)
     dicast.registry.announce(node)
     dicast.cluster._wait_s = 0.0  # nobody is there to acknowledge
     at = f"/cluster/nodes/{quote(node.id, safe='')}"
@@ -139,10 +139,10 @@ def test_nodes_that_come_and_go_are_events(
         found = told(reply.iter_lines())
         first = next(found)
         assert (first["event"], json.loads(first["data"])) == ("nodes", [])
-        dicast.registry.announce(Node.here("w1@here", limit=5, slots=5))
+        dicast.registry.announce(Node.for_this_process("w1@here", limit=5, slots=5))
         second = next(found)
         assert [node["name"] for node in json.loads(second["data"])] == ["w1@here"]
-        dicast.registry.announce(Node.here("w2@here", limit=5, slots=5))
+        dicast.registry.announce(Node.for_this_process("w2@here", limit=5, slots=5))
         assert len(json.loads(next(found)["data"])) == 2
     with http.stream("GET", "/cluster/events", headers={"Last-Event-ID": first["id"]}) as reply:
         assert len(json.loads(next(told(reply.iter_lines()))["data"])) == 2
@@ -160,7 +160,7 @@ def test_the_server_keeps_the_stores_users(tmp_path: Path, redis_url: str, monke
         while user not in dicast.store.acl_users():
             assert time.monotonic() < end, "the user is not there again"
             time.sleep(0.02)
-    dicast.membership.put_out(dicast.membership._users.nodes().popitem()[0])
+    dicast.membership.expel(dicast.membership._users.nodes().popitem()[0])
     assert user not in dicast.store.acl_users()
 
 
@@ -185,4 +185,4 @@ def test_hundreds_join_at_once_with_one_token(tmp_path: Path, redis_url: str) ->
             thread.join()
         assert statuses == [201] * 200
         for node in dicast.store_users.nodes():
-            dicast.membership.put_out(node)
+            dicast.membership.expel(node)

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from dicast.app.application import Dicast
-from dicast.app.server.errors import FileRefused, FolderFull
+from dicast.app.server.errors import FileNotAllowed, FolderFull
 from dicast.app.server.uploads import Uploads
 from tests.server.serving import JOB, client, installation, problem, served
 
@@ -155,7 +155,7 @@ def test_no_path_leads_out_of_the_folder(path: str, tmp_path: Path, monkeypatch:
     (folder / ".hidden.tmp").write_bytes(ITEMS)
     os.mkfifo(folder / "fifo.jsonl")
     monkeypatch.setenv("HOME", str(root))
-    with pytest.raises(FileRefused, match="there is no uploaded file"):
+    with pytest.raises(FileNotAllowed, match="there is no uploaded file"):
         Uploads(folder, 10, 10).find(path.format(root=root))
 
 

@@ -34,7 +34,7 @@ def test_a_job_that_only_its_files_know_is_shown_whole(http: httpx2.Client, dica
 
 
 def test_the_installation_at_a_glance(http: httpx2.Client, dicast: Dicast) -> None:
-    node = Node.here("w@h", limit=5, slots=7, version="0", pools=("sim",))
+    node = Node.for_this_process("w@h", limit=5, slots=7, version="0", pools=("sim",))
     dicast.registry.announce(node, RulesStatus(5, 5, 0.0, 0.0, "start", 0))
     dicast.submit(JOB)
     shown = http.get("/status").json()
@@ -114,11 +114,11 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
     config.load()
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: patience.PatientProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+        lambda: patience.TimeoutProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
     ) if (state := ServerState()) else None  # fmt: skip
     protocols = []
     lost = asyncio.Event()
-    connection_lost = patience.PatientProtocol.connection_lost
+    connection_lost = patience.TimeoutProtocol.connection_lost
 
     def noted(self, exc):
         protocols.append(self)
@@ -126,7 +126,7 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
         lost.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patience.PatientProtocol, "connection_lost", noted)
+        patch.setattr(patience.TimeoutProtocol, "connection_lost", noted)
         _, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
         writer.close()
         async with asyncio.timeout(10):

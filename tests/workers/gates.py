@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from dicast.workers.admission import gate
 from dicast.workers.admission.concurrency import NodeWidth
-from dicast.workers.admission.leases import Admission, LeaseAnswer
+from dicast.workers.admission.leases import Admission, LeaseVerdict
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.keys import Keys
 
@@ -16,7 +16,7 @@ class Request:
     """As Celery made it of a message with this header."""
 
     def __init__(self, **header):
-        self.unit = gate.Admitted.from_header({"job": "j", **header})
+        self.unit = gate.GatedUnit.from_header({"job": "j", **header})
         self.announced, self.lease, self.request_dict = False, None, {}
         self.id = header.get("id", "")
 
@@ -75,15 +75,15 @@ class Host:
             if door.starved:
                 door.kick()
 
-    async def admit(self, *, wanted, give_back, **more):
+    async def admit(self, *, wants, give_back, **more):
         self.given_back = give_back
-        self.asked.append({"wanted": wanted, "give_back": give_back, **more})
+        self.asked.append({"wanted": wants, "give_back": give_back, **more})
         if self.store_error is not None:
             raise self.store_error
-        if any(want.project == "odd" for want in wanted):
+        if any(want.project == "odd" for want in wants):
             raise TypeError("str is not valid UTF-8: surrogates not allowed")
-        n = len(wanted)
-        verdicts, reasons = (self.verdicts + [LeaseAnswer.REFUSED] * n)[:n], (self.reasons + [""] * n)[:n]
+        n = len(wants)
+        verdicts, reasons = (self.verdicts + [LeaseVerdict.DENIED] * n)[:n], (self.reasons + [""] * n)[:n]
         return Admission(
             verdicts, 0, 0, self.retry_after_ms, "", self.decides, 8, 3, reasons, [-1] * n, widths=[5] * n,
             shares=[2] * n,

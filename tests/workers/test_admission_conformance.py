@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from dicast.workers.admission.governor_store import GovernorStore
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.policy import admission as model
 from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, LeaseRecord
 from dicast.workers.policy.events import Cost
@@ -131,7 +131,7 @@ class Both:
             back.append(back[0])
         wants = [self.want() for _ in range(chance.randint(0, 6))]
         answer = await self.leases.admit(
-            pool="p", node="n", ttl_ms=int(TTL_S * 1000), give_back=back, wanted=wants, now_ms=self.now_ms
+            pool="p", node="n", ttl_ms=int(TTL_S * 1000), give_back=back, wants=wants, now_ms=self.now_ms
         )
         for given in back:
             self.give_back(given)
@@ -141,11 +141,11 @@ class Both:
         for want, verdict, reason, wait_ms in zip(wants, answer.verdicts, answer.reasons, answer.waits_ms, strict=True):
             expected = self.ask(want)
             if isinstance(expected, Denied):
-                assert (verdict, reason) == (LeaseAnswer.REFUSED, expected.reason), (want, expected)
+                assert (verdict, reason) == (LeaseVerdict.DENIED, expected.reason), (want, expected)
                 told = -1 if expected.retry_after_ms is None else expected.retry_after_ms
                 assert abs(wait_ms - told) <= 1
             else:
-                assert (verdict, reason) == (LeaseAnswer.GRANTED, ""), (want, reason)
+                assert (verdict, reason) == (LeaseVerdict.GRANTED, ""), (want, reason)
         assert answer.open_in_pool == len(self.state.leases)
         assert answer.limit == model.effective_limit(self.params, self.state, self.now)
         assert answer.open_in_all <= max(JOBS.values())

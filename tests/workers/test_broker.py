@@ -8,14 +8,14 @@ SENTINELS = "sentinel://:pw@a:1;sentinel://b:2/0?master=m&sentinel_password=t&ss
 
 
 def test_the_store_as_broker():
-    broker = Broker.of("redis://h/1")
+    broker = Broker.for_urls("redis://h/1")
     assert (broker.is_store, broker.settings["broker_url"], dict(broker.queue_arguments)) == (True, "redis://h/1", {})
     assert broker.short_lived(10, 100) == {}
     assert result_backend("redis://h/1") == "dicast.workers.runtime.result_backend:RedisBackend+redis://h/1"
 
 
 def test_a_watched_store_as_broker():
-    settings = Broker.of(SENTINELS).settings
+    settings = Broker.for_urls(SENTINELS).settings
     assert settings["broker_url"] == "sentinel://:pw@a:1/0;sentinel://:pw@b:2/0"
     options = settings["broker_transport_options"]
     assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("m", "t")
@@ -24,7 +24,7 @@ def test_a_watched_store_as_broker():
 
 
 def test_rabbitmq():
-    broker = Broker.of("redis://h/1", "amqp://u:p@a//;amqp://u:p@b//")
+    broker = Broker.for_urls("redis://h/1", "amqp://u:p@a//;amqp://u:p@b//")
     assert not broker.is_store
     assert broker.settings["broker_transport_options"] == {"confirm_publish": True}, "what the store wants is no option"
     assert broker.queue_arguments["x-queue-type"] == "quorum"
@@ -36,4 +36,4 @@ def test_rabbitmq():
 )
 def test_addresses_of_the_wrong_kind(store, rabbitmq):
     with pytest.raises(ValueError, match="must begin with"):
-        Broker.of(store, rabbitmq)
+        Broker.for_urls(store, rabbitmq)

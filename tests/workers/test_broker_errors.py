@@ -9,12 +9,12 @@ from kombu.transport.redis import Channel
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from dicast.workers.broker.acknowledgement import batch_acks
-from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
+from dicast.workers.broker.broker_errors import reconnect_on_error_replies, survive_foreign_broadcasts
 
 
 def test_a_refusal_is_a_lost_connection(redis_url):
-    reconnect_when_refused()
-    reconnect_when_refused()
+    reconnect_on_error_replies()
+    reconnect_on_error_replies()
     with Connection(redis_url.replace("unix://", "redis+socket://").split("?")[0]) as connection:
         errors = connection.connection_errors
         assert all(issubclass(refusal, errors) for refusal in (ReadOnlyError, OutOfMemoryError, redis.ConnectionError))
@@ -24,7 +24,7 @@ def test_a_refusal_is_a_lost_connection(redis_url):
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("end", ["ack", "reject", "requeue"])
 def test_a_task_may_outlive_the_channel_that_brought_it(redis_url, end, batched):
-    reconnect_when_refused()
+    reconnect_on_error_replies()
     with Connection(redis_url.replace("unix://", "redis+socket://").split("?")[0]) as connection:
         channel = connection.channel()
         if batched:
@@ -57,5 +57,5 @@ def receive_one(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(Channel, "_receive_one", read)
-    outlive_odd_broadcasts()
+    survive_foreign_broadcasts()
     return Channel._receive_one

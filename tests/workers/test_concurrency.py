@@ -22,7 +22,7 @@ class Machine:
         widths = []
         for _ in range(seconds):
             self.now += 1.0
-            widths.append(self.width.look().current)
+            widths.append(self.width.sample().current)
         return widths
 
     def calls(self, *statuses: int) -> None:
@@ -50,11 +50,11 @@ def test_the_rules_may_go_by_the_load_of_five_minutes_and_both_are_told() -> Non
     machine = Machine(rules=RulesConfig(cpu_by="load"))
     machine.load = 390.0
     machine.passes(130)
-    status = machine.width.look()
+    status = machine.width.sample()
     assert (status.current, status.cpu_percent, status.load_percent) == (12, 390.0, 30.0)
     machine.load, machine.load5 = 10.0, 310.0
     machine.passes(5)
-    assert machine.width.look().reason == "CPU 310 %"
+    assert machine.width.sample().reason == "CPU 310 %"
 
 
 def test_window_and_sustain_are_the_operators() -> None:
@@ -63,7 +63,7 @@ def test_window_and_sustain_are_the_operators() -> None:
     machine.passes(20)
     assert machine.width.width < 12
     machine.passes(20)
-    assert machine.width.look().window_size == 0, "the failures are out of the window"
+    assert machine.width.sample().window_size == 0, "the failures are out of the window"
     least = machine.width.width
     machine.passes(25)
     assert machine.width.width >= least + 2
@@ -76,7 +76,7 @@ def test_failures_narrow_it_to_half_and_refusals_do_not() -> None:
     assert machine.width.width == 12
     machine.calls(*[500, 0] * 50)
     machine.passes(120)
-    status = machine.width.look()
+    status = machine.width.sample()
     assert (status.current, status.configured, status.window_size) == (6, 12, 105)
     assert status.error_rate > 0.9 and "error rate" in status.reason
 
@@ -84,7 +84,7 @@ def test_failures_narrow_it_to_half_and_refusals_do_not() -> None:
 def test_a_call_that_was_not_made_tells_nothing() -> None:
     machine = Machine()
     machine.width.record(None)
-    assert machine.width.look().window_size == 0
+    assert machine.width.sample().window_size == 0
 
 
 def test_fixed_stays_whatever_happens() -> None:
@@ -92,7 +92,7 @@ def test_fixed_stays_whatever_happens() -> None:
     machine.load = 400.0
     machine.calls(*[500] * 100)
     assert set(machine.passes(600)) == {12}
-    status = machine.width.look()
+    status = machine.width.sample()
     assert (status.current, status.cpu_percent, status.error_rate) == (12, 400.0, 1.0)
 
 
@@ -115,7 +115,7 @@ def test_a_threshold_of_all_cores_means_the_same_on_any_machine(
     width = NodeWidth(16, RulesConfig(cpu_high_percent=of_one_core(75.0)), clock=lambda: now)
     for second in range(140):
         now = float(second)
-        width.look()
+        width.sample()
     assert (width.width < 16) is halved
     assert cpu_percent() == busy * (cores or 1)
 

@@ -9,7 +9,7 @@ from celery import Celery
 from kombu.message import Message
 from redis.exceptions import ResponseError
 
-from dicast.workers.admission.request import Admitted
+from dicast.workers.admission.request import GatedUnit
 from dicast.workers.broker.signing import SIGNATURE, signature
 from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
 from dicast.workers.runtime.pool_queues import PoolQueues
@@ -48,7 +48,7 @@ class Consumer(AdmissionConsumer):
 
 class Request:
     def __init__(self, pool):
-        self.id, self.name, self.unit = "i", "gated", Admitted("j", "p", {}, pool=pool)
+        self.id, self.name, self.unit = "i", "gated", GatedUnit("j", "p", {}, pool=pool)
         self.delivery_info = {"routing_key": "provider.a"}
 
 

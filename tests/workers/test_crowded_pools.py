@@ -3,7 +3,7 @@
 import pytest
 
 from dicast.workers.admission.governor_store import GovernorStore
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket
 from dicast.workers.store.connection import connect_async
@@ -32,9 +32,9 @@ class Pool:
         wants = [Want(f"l{self.asked + n}", "j", project, model) for n, model in enumerate(models)]
         self.asked += len(models)
         answer = await self.leases.admit(
-            pool="pool", node="n", ttl_ms=TTL_MS, give_back=list(give_back), wanted=wants, now_ms=self.now_ms
+            pool="pool", node="n", ttl_ms=TTL_MS, give_back=list(give_back), wants=wants, now_ms=self.now_ms
         )
-        return [w.lease for w, v in zip(wants, answer.verdicts, strict=True) if v is LeaseAnswer.GRANTED]
+        return [w.lease for w, v in zip(wants, answer.verdicts, strict=True) if v is LeaseVerdict.GRANTED]
 
     async def remembered(self):
         return await GovernorStore(self.client, KEYS).enforcement("pool")

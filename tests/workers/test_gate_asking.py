@@ -10,8 +10,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.workers.admission import gate
-from dicast.workers.admission.gate import ASKED_MIN, FALLBACK_S, HELD_MAX, Gate
-from dicast.workers.admission.leases import LeaseAnswer, Returned, Want
+from dicast.workers.admission.gate import BATCH_MIN, FALLBACK_S, WAITING_MAX, Gate
+from dicast.workers.admission.leases import LeaseVerdict, Returned, Want
 from dicast.workers.admission.turns import Turns
 from tests.workers.gates import Host, Request, until_turned
 
@@ -40,7 +40,7 @@ async def test_the_last_units_of_a_queue_are_told_to_be_the_last():
     host.backlog = 24
     door = a_gate(host)
     await door._step()
-    door.held[0].announced = True
+    door.waiting[0].announced = True
     await door._step()
     door.hold(Request(id="x"))
     await door._step()
@@ -53,7 +53,7 @@ async def test_the_last_units_of_a_queue_are_told_to_be_the_last():
 async def test_each_ask_is_spread_evenly():
     host = Host(slots=300)
     door = a_gate(host, 300)
-    door._batch = 300
+    door._batch_size = 300
     await door._step()
     drawn = [want.jitter for want in host.asked[0]["wanted"]]
     assert -1.0 <= min(drawn) < -0.9 and 0.9 < max(drawn) <= 1.0
@@ -61,7 +61,7 @@ async def test_each_ask_is_spread_evenly():
 
 async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
     host = Host()
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     began = asyncio.get_running_loop().time()
     await a_gate(host)._step()
     (request,) = host.started
@@ -82,7 +82,7 @@ async def test_a_granted_request_starts_with_a_lease_that_ends_with_its_time():
 )
 async def test_a_call_that_the_provider_may_still_work_on_counts_on(pool, open_at_provider, further_s, told):
     host = Host()
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     door = a_gate(host, pool=pool)
     await door._step()
     lease = host.started[0].lease
@@ -97,7 +97,7 @@ async def test_a_call_that_the_provider_may_still_work_on_counts_on(pool, open_a
 async def test_a_lease_given_back_from_another_thread_comes_back_on_the_loop():
     host, moved = Host(), []
     host.on_loop = moved.append
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     door = a_gate(host)
     await door._step()
     moved.clear()
@@ -135,11 +135,11 @@ async def test_in_vain_few_leases_are_asked_for_and_twice_as_many_as_were_grante
     door = a_gate(host, 200)
     sizes = []
     for granted in (0, 0, 4, 8, 16, 32, 1):
-        host.verdicts = [LeaseAnswer.GRANTED] * granted
+        host.verdicts = [LeaseVerdict.GRANTED] * granted
         await door._step()
         sizes.append(len(host.asked[-1]["wanted"]))
     await door._step()
-    assert [*sizes, len(host.asked[-1]["wanted"])] == [ASKED_MIN, 4, 4, 8, 16, HELD_MAX, 32, ASKED_MIN]
+    assert [*sizes, len(host.asked[-1]["wanted"])] == [BATCH_MIN, 4, 4, 8, 16, WAITING_MAX, 32, BATCH_MIN]
 
 
 @pytest.mark.parametrize("granted, held, slots, retry_after_ms, want", [
@@ -155,7 +155,7 @@ async def test_in_vain_few_leases_are_asked_for_and_twice_as_many_as_were_grante
 ])  # fmt: skip
 async def test_a_gate_waits_as_long_as_nothing_can_change(granted, held, slots, retry_after_ms, want):
     host = Host(slots)
-    host.verdicts, host.retry_after_ms = [LeaseAnswer.GRANTED] * granted, retry_after_ms
+    host.verdicts, host.retry_after_ms = [LeaseVerdict.GRANTED] * granted, retry_after_ms
     assert await a_gate(host, held)._step() == want
     assert host.asking == 0
 
@@ -210,7 +210,7 @@ async def test_a_gate_asks_from_time_to_time_though_nobody_wakes_it(monkeypatch)
     door = Gate(host, "p")
     running = asyncio.create_task(door.run())
     for times in (1, 2):
-        door.held.append(Request(id="quiet"))
+        door.waiting.append(Request(id="quiet"))
         await until_turned(lambda times=times: len(host.asked) > times)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -219,7 +219,7 @@ async def test_a_gate_asks_from_time_to_time_though_nobody_wakes_it(monkeypatch)
 async def test_a_gate_asks_again_after_an_error_though_nobody_wakes_it(monkeypatch):
     monkeypatch.setattr(gate, "FALLBACK_S", 0.001)
     host = Host()
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     door = a_gate(host)
     running = asyncio.create_task(door.run())
     host.store_error = StoreConnectionError("gone")
@@ -243,7 +243,7 @@ async def test_a_gate_that_ends_gives_back_what_it_has():
     assert host.given_back == [Returned("last")]
 
 
-@pytest.mark.parametrize("verdict, back", [(LeaseAnswer.GRANTED, ["lease"]), (LeaseAnswer.REFUSED, [])])
+@pytest.mark.parametrize("verdict, back", [(LeaseVerdict.GRANTED, ["lease"]), (LeaseVerdict.DENIED, [])])
 async def test_a_lease_for_a_message_that_was_dropped_meanwhile_goes_back(verdict, back):
     host = Host()
     door = a_gate(host, elsewhere=True)
@@ -262,7 +262,7 @@ async def test_a_lease_for_a_message_that_was_dropped_meanwhile_goes_back(verdic
 
 async def test_a_lease_that_came_to_no_request_goes_back():
     host = Host()
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     lives = iter([60.0])
     host.config.lease_s = lambda pool: next(lives)
     door = a_gate(host)
@@ -299,19 +299,19 @@ async def test_one_decision_is_made_at_a_time_and_a_failed_one_stops_nothing(cap
 
 async def test_an_end_is_told_and_the_job_that_waited_for_it_asks_again():
     host = Host()
-    host.verdicts, host.reasons = [LeaseAnswer.GRANTED], ["", "job_limit"]
+    host.verdicts, host.reasons = [LeaseVerdict.GRANTED], ["", "job_limit"]
     door = a_gate(host, 2)
     await door._step()
-    assert not any(map(door._turns.takes, door.held))
+    assert not any(map(door._turns.takes, door.waiting))
     door._wake.clear()
     host.started[0].lease.release()
     assert host.events[-1] == ("released", "j", "p", "lease")
-    assert door._wake.is_set() and all(map(door._turns.takes, door.held))
+    assert door._wake.is_set() and all(map(door._turns.takes, door.waiting))
 
 
 def test_a_new_gate_holds_nothing_and_is_open():
     door = Gate(Host(slots=10), "p")
-    assert (door.backlog, door.starved, door.closed_by, list(door.held), door.room()) == (0, False, "", [], 10)
+    assert (door.backlog, door.starved, door.closed_by, list(door.waiting), door.room()) == (0, False, "", [], 10)
 
 
 @pytest.mark.parametrize("later_s, waits, aside", [
@@ -329,7 +329,7 @@ def test_a_job_at_its_own_limit_steps_aside_for_a_second(later_s, waits, aside):
 
 async def test_a_unit_that_waits_for_a_slot_of_this_worker_is_told_of():
     host = Host(slots=1)
-    host.verdicts = [LeaseAnswer.GRANTED]
+    host.verdicts = [LeaseVerdict.GRANTED]
     door = a_gate(host, 3)
     for _ in range(2):
         await door._step()
@@ -339,7 +339,7 @@ async def test_a_unit_that_waits_for_a_slot_of_this_worker_is_told_of():
 @pytest.mark.parametrize("sent_before_s, told", [(5.0, True), (-5.0, False), (None, False)])
 async def test_a_unit_that_waited_in_the_queue_is_told_of_when_it_comes_out(sent_before_s, told):
     host = Host(slots=2)
-    host.verdicts, host.slots = [LeaseAnswer.GRANTED], 1
+    host.verdicts, host.slots = [LeaseVerdict.GRANTED], 1
     door = a_gate(host)
     await door._step()  # the only slot is taken
     host.slots, host.events = 2, []

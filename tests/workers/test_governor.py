@@ -13,7 +13,7 @@ import pytest
 
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.governor_store import Decision
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.admission.overrides import OverrideError, Overrides
 from dicast.workers.admission.pool_state import PoolStates, findings
 from dicast.workers.nodes.registry import Node, Registry
@@ -62,10 +62,10 @@ class Traffic:
             back.append(Returned(lease, CallOutcome(status, Cost(1.0, 300.0, 100.0), reporter=lease)))
         wants = [Want(f"l{next(self.serial)}", "j", "p", "m", 300.0, 100.0) for _ in range(wanted)]
         answer = await self.leases.admit(
-            pool="p", node="n", ttl_ms=60_000, give_back=back, wanted=wants, now_ms=self.now_ms
+            pool="p", node="n", ttl_ms=60_000, give_back=back, wants=wants, now_ms=self.now_ms
         )
         for want, verdict in zip(wants, answer.verdicts, strict=True):
-            if verdict is LeaseAnswer.GRANTED:
+            if verdict is LeaseVerdict.GRANTED:
                 served = sum(status == 200 for _, status in self.open.values())
                 takes, status = (self.latency_ms, 200) if served < self.cap else (self.refusal_ms, 429)
                 self.open[want.lease] = (self.now_ms + takes, status)
@@ -327,7 +327,7 @@ async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url):
     with connect(redis_url) as store:
         registry = Registry(store, KEYS)
         for cpu, tells in ((40.0, True), (360.0, True), (0.0, False)):
-            node = Node.here("w@h", limit=1, slots=1)
+            node = Node.for_this_process("w@h", limit=1, slots=1)
             registry.announce(node, RulesStatus(5, 5, 0.0, cpu, "start", 0) if tells else None)
         assert sorted(status.cpu_percent for _, status in registry.statuses()) == [40.0, 360.0]
     for second in range(0, 140, 5):

@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 
 from dicast.workers.admission.holders import Holder, read_holder
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Returned, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.admission.open_leases import open_leases
 from dicast.workers.nodes.orders import OrderKind, Orders
 from dicast.workers.nodes.registry import Node, Registry
@@ -19,7 +19,7 @@ from tests.workers.pools import obey, parameters
 
 KEYS = Keys("test")
 TTL_MS = 60_000
-G, R, P = LeaseAnswer.GRANTED, LeaseAnswer.REFUSED, LeaseAnswer.PASS
+G, R, P = LeaseVerdict.GRANTED, LeaseVerdict.DENIED, LeaseVerdict.PASS
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class Asker:
     async def __call__(self, *wanted, give_back=(), job="j", ttl_ms=TTL_MS, cut_frees=True):
         wants = [w if isinstance(w, Want) else Want(w, job, "proj") for w in wanted]
         return await self.store.admit(
-            pool=self.pool, node=self.node, ttl_ms=ttl_ms, give_back=list(give_back), wanted=wants,
+            pool=self.pool, node=self.node, ttl_ms=ttl_ms, give_back=list(give_back), wants=wants,
             cut_frees=cut_frees, now_ms=self.now_ms,
         )  # fmt: skip
 
@@ -159,8 +159,8 @@ async def test_leases_end_at_their_deadline_and_not_before(client, store):
 
 async def test_a_lease_that_is_over_ends_though_nobody_asks(client, store, redis_url):
     await limit(client, j=1)
-    await store.admit(pool="p", node="n", ttl_ms=0, give_back=[], wanted=[Want("a", "j", "p")])
-    Registry(connect(redis_url), KEYS).announce(Node.here("w@h", limit=1, slots=1))
+    await store.admit(pool="p", node="n", ttl_ms=0, give_back=[], wants=[Want("a", "j", "p")])
+    Registry(connect(redis_url), KEYS).announce(Node.for_this_process("w@h", limit=1, slots=1))
     assert await client.zcard(KEYS.leases) == 0
     await check_books(client)
 
@@ -169,10 +169,10 @@ async def test_a_lease_that_is_over_ends_though_nobody_asks(client, store, redis
 async def test_a_jump_of_the_servers_clock_ends_no_lease(client, store, jump_s):
     """The clock's stored reading is moved the other way, which is what the scripts see of a jump."""
     await limit(client, j=1)
-    await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=[Want("a", "j", "p")])
+    await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wants=[Want("a", "j", "p")])
     before = int(await client.hget(KEYS.clock, "now"))
     await client.hincrby(KEYS.clock, "wall", -jump_s * 1000)
-    again = await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=[Want("b", "j", "p")])
+    again = await store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[], wants=[Want("b", "j", "p")])
     assert again.verdicts == [R]
     assert 0 <= int(await client.hget(KEYS.clock, "now")) - before <= 5_100
 
@@ -193,8 +193,8 @@ async def test_a_freed_lease_is_told_to_those_who_wait(client, store):
 
 async def test_bury_frees_the_leases_of_one_node_only(client, store, redis_url):
     await limit(client, j=4)
-    dead = Node.here("w1@h", limit=4, slots=4)
-    living = Node.here("w1@h", limit=4, slots=4)
+    dead = Node.for_this_process("w1@h", limit=4, slots=4)
+    living = Node.for_this_process("w1@h", limit=4, slots=4)
     assert dead.id != living.id  # two workers of one name are two nodes
     registry = Registry(connect(redis_url), KEYS)
     registry.announce(dead)
@@ -212,7 +212,7 @@ async def test_whoever_ends_anothers_lease_tells_of_it(client, store, redis_url,
     """Bury, tick and the next who asks: one line for each lease, so that a count of acquired and released balances."""
     caplog.set_level("INFO")
     await limit(client, j=9)
-    dead, other = Node.here("w1@h", limit=4, slots=4), Node.here("w2@h", limit=4, slots=4)
+    dead, other = Node.for_this_process("w1@h", limit=4, slots=4), Node.for_this_process("w2@h", limit=4, slots=4)
     registry = Registry(connect(redis_url), KEYS)
     await Asker(store, node=dead.id)("a", "b")
     await Asker(store, node=other.id)("c")
@@ -239,7 +239,7 @@ async def test_many_askers_against_one_cap_get_exactly_the_cap(client, redis_url
         verdicts = []
         for i in range(5):
             want = Want(f"{n}.{i}", "j", "p")
-            answer = await store.admit(pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wanted=[want])
+            answer = await store.admit(pool=f"p{n % 3}", node=f"n{n}", ttl_ms=TTL_MS, give_back=[], wants=[want])
             verdicts += answer.verdicts
         return verdicts
 
@@ -365,7 +365,7 @@ async def test_a_dead_nodes_calls_count_on_where_its_provider_goes_on_working(cl
     """The proof that a process is gone is none that its provider has ended the calls."""
     caplog.set_level("INFO")
     await limit(client, j=9)
-    dead, living = Node.here("w1@h", limit=4, slots=4), Node.here("w2@h", limit=4, slots=4)
+    dead, living = Node.for_this_process("w1@h", limit=4, slots=4), Node.for_this_process("w2@h", limit=4, slots=4)
     registry = Registry(connect(redis_url), KEYS)
     registry.announce(dead)
     await Asker(store, node=dead.id)("a", "b", cut_frees=False)
@@ -384,7 +384,7 @@ async def test_a_dead_nodes_calls_count_on_where_its_provider_goes_on_working(cl
 
 async def test_a_node_whose_calls_were_all_cut_is_not_busy(client, store, redis_url):
     await limit(client, j=9)
-    node = Node.here("w1@h", limit=4, slots=4)
+    node = Node.for_this_process("w1@h", limit=4, slots=4)
     registry = Registry(connect(redis_url), KEYS)
     registry.announce(node)
     await Asker(store, node=node.id)("a", cut_frees=False)

@@ -12,14 +12,16 @@ ODD = ["a", "A", "a b", "a@b", "a%40b", "provider.openai", "blue.pidbox", "@", "
 
 
 def test_names_of_two_installations_never_meet():
-    names = [Names(namespace).of(name) for namespace in ["", *ODD] for name in ("provider.a", "provider.a.b", "dicast")]
+    names = [
+        Names(namespace).qualify(name) for namespace in ["", *ODD] for name in ("provider.a", "provider.a.b", "dicast")
+    ]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[A-Za-z0-9._~%@-]+", name) for name in names)
 
 
 @pytest.mark.parametrize("namespace", ["", *ODD])
 def test_the_plain_name_is_found_again(namespace):
-    assert plain(Names(namespace).of("provider.a:b.c")) == "provider.a:b.c"
+    assert plain(Names(namespace).qualify("provider.a:b.c")) == "provider.a:b.c"
 
 
 def test_an_installation_knows_its_queues_by_their_plain_names():

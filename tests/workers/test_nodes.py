@@ -10,7 +10,7 @@ import orjson
 import psutil
 import pytest
 
-from dicast.workers.nodes.beacon import Beacon, Resting
+from dicast.workers.nodes.beacon import Beacon, IdleDuties
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect
@@ -22,11 +22,11 @@ KEYS = Keys("test")
 
 
 def here():
-    return Node.here("w@h", limit=1, slots=1)
+    return Node.for_this_process("w@h", limit=1, slots=1)
 
 
 def of(process):
-    known = Process.of(process.pid)
+    known = Process.find(process.pid)
     return replace(here(), pid=known.pid, started=known.started)
 
 
@@ -78,7 +78,7 @@ def test_records_of_other_versions_are_read_and_prove_nothing(redis_url):
     brief = {"id": "brief", "name": "w@h", "limit": 3, "slots": 2}
     for n, record in enumerate([older, newer, brief, {"id": "none"}, "text", None]):
         registry._redis.hset(KEYS.nodes, str(n), orjson.dumps(record))
-    found = {n.id: n for n, heard in registry.known()}
+    found = {n.id: n for n, heard in registry.registered()}
     assert set(found) == {"older", "newer", "brief"}
     assert found["brief"].limit == 3
     assert not any(n.proven_dead() for n in found.values())
@@ -97,7 +97,7 @@ def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
     faults = [RuntimeError("dictionary changed size during iteration"), KeyError("odd")]
     told = threading.Event()
 
-    class Faulty(Resting):
+    class Faulty(IdleDuties):
         @property
         def stuck(self):
             if faults:
@@ -105,7 +105,7 @@ def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
             told.set()
             return "all is stuck"
 
-    node, keys = Node.here("w@h", limit=1, slots=1), Keys("t")
+    node, keys = Node.for_this_process("w@h", limit=1, slots=1), Keys("t")
     beacon = Beacon(
         lambda: Registry(connect(redis_url), keys), node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0), Faulty
     )
@@ -114,5 +114,5 @@ def test_a_beacon_that_fails_is_told_of_and_heard_again(redis_url, caplog):
     registry = Registry(connect(redis_url), keys)
     until(lambda: [n.stuck for n in registry.alive()] == ["all is stuck"], "it is heard")
     beacon.stop()
-    assert registry.known() == []
+    assert registry.registered() == []
     assert [(r.event, r.loop) for r in caplog.records] == [("loop_failed", "beacon")] * 2

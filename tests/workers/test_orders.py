@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import pytest
 
-from dicast.workers.nodes.beacon import Beacon, Resting
+from dicast.workers.nodes.beacon import Beacon, IdleDuties
 from dicast.workers.nodes.orders import GiveBack, Order, OrderKind, Orders, Requests
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.rules import RulesStatus
@@ -30,13 +30,13 @@ def test_the_same_order_twice_is_one(store):
     orders = Orders(store, KEYS)
     first, _ = orders.give("n", OrderKind.DRAIN, by="ann", deadline_s=60)
     again, _ = orders.give("n", OrderKind.DRAIN, by="bob", deadline_s=60)
-    assert again == first == orders.of("n")
+    assert again == first == orders.standing("n")
     assert orders.give("n", OrderKind.CORDON, by="bob")[0] == first, "a drained node is cordoned already"
     sooner, _ = orders.give("n", OrderKind.DRAIN, by="bob", deadline_s=5)
     assert (sooner.deadline_s, sooner.by) == (5, "bob")
     orders.take_back("n")
     orders.take_back("n")
-    assert orders.of("n") is None
+    assert orders.standing("n") is None
     assert orders.give("n", OrderKind.DRAIN, by="bob", deadline_s=5)[0].id != sooner.id
 
 
@@ -56,12 +56,12 @@ def test_a_removal_is_final_and_leaves_busy_nodes_alone(store):
     for lease, node in (("n/1", "n"), ("n/2", "n"), ("m/1", "m")):
         store.hset(KEYS.holders, lease, orjson.dumps({"node": node}))
     order, leases = orders.give("n", OrderKind.REMOVE, by="ann", busy=False)
-    assert (order.id, leases, orders.of("n")) == ("", 2, None)
+    assert (order.id, leases, orders.standing("n")) == ("", 2, None)
     forced, leases = orders.give("n", OrderKind.REMOVE, by="ann")
-    assert (leases, orders.of("n")) == (2, forced)
+    assert (leases, orders.standing("n")) == (2, forced)
     assert orders.give("n", OrderKind.CORDON, by="bob")[0] == forced
     orders.take_back("n")
-    assert orders.of("n") == forced
+    assert orders.standing("n") == forced
 
 
 @pytest.mark.parametrize("text", [None, "", "text", '{"id": "1", "kind": "dance"}', "[]"])
@@ -70,7 +70,7 @@ def test_what_is_no_order_is_none(text):
     assert GiveBack.read(text or "") is None
 
 
-class Obedient(Resting):
+class Obedient(IdleDuties):
     """Carries an order out when it may."""
 
     def __init__(self):
@@ -83,7 +83,7 @@ class Obedient(Resting):
 
 
 def test_an_order_is_acknowledged_when_it_is_carried_out_and_not_before(redis_url, store):
-    duties, node = Obedient(), Node.here("w@h", limit=1, slots=1)
+    duties, node = Obedient(), Node.for_this_process("w@h", limit=1, slots=1)
     beacon = Beacon(
         lambda: Registry(connect(redis_url), KEYS), node, lambda: RulesStatus(1, 1, 0.0, 0.0, "fixed", 0),
         lambda: duties,
@@ -109,7 +109,7 @@ def test_an_order_is_acknowledged_when_it_is_carried_out_and_not_before(redis_ur
 def test_only_those_that_answer_in_time_have_given_back(redis_url, store):
     """Two are asked, one hears it."""
     ear = store.pubsub(ignore_subscribe_messages=True)
-    ear.subscribe(KEYS.told)
+    ear.subscribe(KEYS.notices)
     ear.get_message(timeout=1)
     with ThreadPoolExecutor(1) as people:
         asked = people.submit(Requests(connect(redis_url), KEYS).give_back, {"a": {"p": 3}, "b": {"p": 2}}, wait_s=0.5)

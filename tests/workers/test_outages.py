@@ -27,7 +27,7 @@ class Pool:
     async def open(self, at):
         self.n += 1
         answer = await self.store.admit(
-            pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=[Want(f"l{self.n}", "j", "proj")],
+            pool="p", node="n", ttl_ms=60_000, give_back=[], wants=[Want(f"l{self.n}", "j", "proj")],
             now_ms=START_MS + round(1000 * at),
         )  # fmt: skip
         return answer, f"l{self.n}"
@@ -35,7 +35,7 @@ class Pool:
     async def end(self, lease, at, status, reporter="u", error=""):
         given = Returned(lease, CallOutcome(status, reporter=reporter, error=error))
         now_ms = START_MS + round(1000 * at)
-        await self.store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[given], wanted=[], now_ms=now_ms)
+        await self.store.admit(pool="p", node="n", ttl_ms=60_000, give_back=[given], wants=[], now_ms=now_ms)
 
     async def call(self, at, status, took=1.0, **told):
         _, lease = await self.open(at)
@@ -100,7 +100,7 @@ async def test_whoever_is_granted_the_probe_knows_it_again_when_the_answer_was_l
     wants = [Want("a", "j", "proj"), Want("b", "j", "proj")]
     for _ in range(2):
         answer = await pool.store.admit(
-            pool="p", node="n", ttl_ms=60_000, give_back=[], wanted=wants[::-1], now_ms=START_MS + 5000
+            pool="p", node="n", ttl_ms=60_000, give_back=[], wants=wants[::-1], now_ms=START_MS + 5000
         )
         assert (list(answer.verdicts), answer.probe) == ([1, 0], 0)
 

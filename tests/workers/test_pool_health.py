@@ -32,7 +32,7 @@ async def ended(client, *statuses, model="m", still_open=0):
     leases = LeaseStore(client, KEYS)
 
     async def admit(give_back, wanted):
-        return await leases.admit(pool="p", node="n", ttl_ms=60_000, give_back=give_back, wanted=wanted)
+        return await leases.admit(pool="p", node="n", ttl_ms=60_000, give_back=give_back, wants=wanted)
 
     for n, status in enumerate(statuses):
         await admit([], [Want(f"{model}{n}", "j", "a", model)])
@@ -65,9 +65,9 @@ async def test_the_mean_latency_is_that_of_good_calls_from_their_leases_on(clien
     async def call(status, seconds):
         begun = int(await client.hget(KEYS.clock, "now") or 0)
         at = {"pool": "p", "node": "n", "ttl_ms": 60_000}
-        await leases.admit(**at, give_back=[], wanted=[Want(f"{begun}", "j", "a", "m")], now_ms=begun)
+        await leases.admit(**at, give_back=[], wants=[Want(f"{begun}", "j", "a", "m")], now_ms=begun)
         ended = [Returned(f"{begun}", CallOutcome(status))]
-        await leases.admit(**at, give_back=ended, wanted=[], now_ms=begun + int(1000 * seconds))
+        await leases.admit(**at, give_back=ended, wants=[], now_ms=begun + int(1000 * seconds))
 
     for status, seconds in [(200, 2.0), (500, 4.5), (200, 4.0)]:
         await call(status, seconds)
@@ -89,8 +89,8 @@ async def test_what_was_counted_before_latencies_were_does_not_pull_the_mean_dow
     )  # fmt: skip
     leases, at = LeaseStore(client, KEYS), {"pool": "p", "node": "n", "ttl_ms": 60_000}
     begun = int(await client.hget(KEYS.clock, "now"))
-    await leases.admit(**at, give_back=[], wanted=[Want("x", "j", "a", "m")], now_ms=begun)
-    await leases.admit(**at, give_back=[Returned("x", CallOutcome(200))], wanted=[], now_ms=begun + 3000)
+    await leases.admit(**at, give_back=[], wants=[Want("x", "j", "a", "m")], now_ms=begun)
+    await leases.admit(**at, give_back=[Returned("x", CallOutcome(200))], wants=[], now_ms=begun + 3000)
     (health,) = (await PoolHealthReader(client, KEYS).read(["p"]))["p"].health.values()
     assert health.latency_s == pytest.approx(3.0, abs=0.05)
 

@@ -57,7 +57,7 @@ def test_what_waits_is_bounded_whatever_runs_and_all_of_it_comes_once():
     prefetch = Prefetch(queue, gate.room, queue.read_on)
     running, done = deque(), []
     for _ in range(1000):
-        prefetch.look()
+        prefetch.refill()
         if len(running) < 40 and gate.held:
             running.append(gate.held.pop(0))
         elif running:
@@ -73,7 +73,7 @@ def test_a_queue_that_is_empty_is_not_asked_again():
     queue = Queue(3, gate.hold)
     prefetch = Prefetch(queue, gate.room, queue.read_on)
     for _ in range(100):
-        prefetch.look()
+        prefetch.refill()
         gate.held.clear()
     assert queue.consumers == 1
     queue.ready.append(3)
@@ -85,9 +85,9 @@ def test_nothing_is_asked_for_without_room_nor_after_the_end():
     gate = Gate(0)
     queue = Queue(5, gate.hold)
     prefetch = Prefetch(queue, gate.room, queue.read_on)
-    prefetch.look()
+    prefetch.refill()
     assert queue.consumers == 0
     prefetch.stop()
     gate.most = 8
-    prefetch.look()
+    prefetch.refill()
     assert (queue.consumers, queue.consuming) == (0, False)

@@ -28,7 +28,7 @@ def other():
 
 
 def test_a_process_lives_becomes_a_zombie_and_is_gone(other):
-    process = Process.of(other.pid)
+    process = Process.find(other.pid)
     assert process.fate() is Liveness.ALIVE
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
@@ -42,7 +42,7 @@ def test_a_process_whose_first_thread_has_ended_lives_on():
     """It looks like a zombie, and has connections open."""
     other = subprocess.Popen([sys.executable, "-c", LEADER_ENDS], stdin=subprocess.PIPE)
     try:
-        process = Process.of(other.pid)
+        process = Process.find(other.pid)
         until(lambda: processes._stat(other.pid)[0] == "Z", "the first thread has ended")
         assert process.fate() is Liveness.ALIVE
     finally:
@@ -55,20 +55,20 @@ def test_a_name_with_brackets_and_spaces_hides_no_field(other, tmp_path):
     odd = tmp_path / "a) Z 1 (b"
     odd.symlink_to(sys.executable)
     process = subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE)
-    known = Process.of(process.pid)
-    assert Process.of(other.pid).started <= known.started
+    known = Process.find(process.pid)
+    assert Process.find(other.pid).started <= known.started
     assert known.fate() is Liveness.ALIVE
     process.kill()
     process.communicate()
 
 
 def test_a_recycled_pid_is_another_process(other):
-    process = Process.of(other.pid)
+    process = Process.find(other.pid)
     assert process._replace(started=process.started - 1).fate() is Liveness.GONE
 
 
 def test_of_another_boot_or_namespace_nothing_is_known(other):
-    gone = Process.of(other.pid)._replace(pid=2**22 + 1)
+    gone = Process.find(other.pid)._replace(pid=2**22 + 1)
     assert gone.fate() is Liveness.GONE
     assert gone._replace(boot="another").fate() is Liveness.UNKNOWN
     assert gone._replace(boot="").fate() is Liveness.UNKNOWN
@@ -77,7 +77,7 @@ def test_of_another_boot_or_namespace_nothing_is_known(other):
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, ProcessLookupError])
 def test_what_proc_hides_is_not_dead(other, monkeypatch, error):
     """`hidepid`, or a kernel that lets nobody look at others' processes."""
-    process = Process.of(other.pid)
+    process = Process.find(other.pid)
 
     def hidden(pid):
         raise error(pid)
@@ -97,11 +97,11 @@ def test_what_proc_hides_is_not_dead(other, monkeypatch, error):
 
 
 def test_without_proc_nothing_is_proof(other, monkeypatch, tmp_path):
-    known = Process.of(other.pid)
+    known = Process.find(other.pid)
     monkeypatch.setattr(processes, "_PROC", tmp_path)
-    assert Process.of(other.pid) is None
-    assert Process.here() == (os.getpid(), "", 0)
-    assert Process.here().fate() is Liveness.UNKNOWN
+    assert Process.find(other.pid) is None
+    assert Process.current() == (os.getpid(), "", 0)
+    assert Process.current().fate() is Liveness.UNKNOWN
     assert known._replace(pid=2**22 + 1).fate() is Liveness.UNKNOWN
 
 

@@ -21,7 +21,7 @@ KEYS = Keys("test")
 def test_a_dead_node_owns_nothing_when_its_messages_come_back(redis_url, monkeypatch):
     """A message that comes back while the dead node's beacon still stands finds its unit owned, and is gone again."""
     registry = Registry(connect(redis_url), KEYS)
-    living = Node.here("w@h", limit=1, slots=1)
+    living = Node.for_this_process("w@h", limit=1, slots=1)
     dead = replace(living, id="dead", pid=2**22 + 1)
     registry.announce(living)
     registry.announce(dead)
@@ -32,33 +32,33 @@ def test_a_dead_node_owns_nothing_when_its_messages_come_back(redis_url, monkeyp
     )  # fmt: skip
     assert reaper.Reaper(None, registry, KEYS).reap() == 1
     assert heard == [("dead", [living.id])]
-    assert [node for node, _ in registry.known()] == [living]
+    assert [node for node, _ in registry.registered()] == [living]
 
 
 def test_a_silent_node_loses_its_messages_and_keeps_its_leases(redis_url, monkeypatch):
     """It may be frozen or cut off, with calls open: nothing but proof of death frees their leases."""
     registry = Registry(connect(redis_url), KEYS)
-    silent = Node.here("w@h", limit=1, slots=1)
+    silent = Node.for_this_process("w@h", limit=1, slots=1)
     registry.announce(silent)
     registry.silence(silent)
     registry._redis.hset(KEYS.holders, f"{silent.id}/1", orjson.dumps({"node": silent.id}))
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node, lost: 3)
     assert reaper.Reaper(None, registry, KEYS).reap() == 1
     assert registry._redis.hkeys(KEYS.holders) == [f"{silent.id}/1"]
-    assert registry.known() == []
+    assert registry.registered() == []
 
 
 def test_nobody_buries_itself(redis_url, monkeypatch):
     """Whoever can reap lives, though its beacon is silent, and whatever its host says of its process."""
     registry = Registry(connect(redis_url), KEYS)
-    own = replace(Node.here("w@h", limit=1, slots=1), started=1)
+    own = replace(Node.for_this_process("w@h", limit=1, slots=1), started=1)
     registry.announce(own)
     monkeypatch.setattr(reaper, "restore_messages", lambda app, keys, node: 3)
     assert own.proven_dead()
-    assert reaper.Reaper(None, registry, KEYS, own=own.id).reap() == 0
+    assert reaper.Reaper(None, registry, KEYS, own_id=own.id).reap() == 0
     registry.silence(own)
-    assert reaper.Reaper(None, registry, KEYS, own=own.id).reap() == 0
-    assert [node for node, _ in registry.known()] == [own]
+    assert reaper.Reaper(None, registry, KEYS, own_id=own.id).reap() == 0
+    assert [node for node, _ in registry.registered()] == [own]
 
 
 def test_each_message_of_a_dead_node_goes_back_once(redis_url):

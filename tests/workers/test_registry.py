@@ -22,7 +22,7 @@ def registry(redis_url):
 
 
 def a_node(name="w@h", **facts):
-    return Node.here(name, limit=1, slots=4, version="1", **facts)
+    return Node.for_this_process(name, limit=1, slots=4, version="1", **facts)
 
 
 def the_one(registry):
@@ -52,7 +52,7 @@ def test_each_registration_is_a_generation_and_a_heartbeat_is_none(registry):
     registry.silence(one)
     registry.forget(one)
     gone = next(seen for seen in registry.sightings() if seen.node == one)
-    assert (gone.heard_s_ago, gone.gone, gone.generation) == (None, SILENT, before[one.id][0])
+    assert (gone.heard_s_ago, gone.lost_reason, gone.generation) == (None, SILENT, before[one.id][0])
     assert gone.registered_at == before[one.id][1]
     registry.announce(one)
     back = {seen.node.id: seen.generation for seen in registry.sightings()}
@@ -66,7 +66,7 @@ def test_the_dead_stay_listed_and_who_left_does_not(registry):
     registry.deregister(dead)
     registry.leave(left)
     assert [(seen.node, seen.heard_s_ago) for seen in registry.sightings()] == [(dead, None)]
-    assert registry.known() == []
+    assert registry.registered() == []
 
 
 def test_those_that_are_gone_are_listed_for_a_day_and_not_without_bound(registry):
@@ -90,7 +90,7 @@ def test_after_a_restart_of_the_store_a_node_is_offline_until_it_is_heard(regist
     node = a_node()
     registry.announce(node)
     registry._redis.hset(KEYS.nodes_registered, node.id, "1|1700000000000|anotherrun")
-    assert "started again" in the_one(registry).gone
+    assert "started again" in the_one(registry).lost_reason
     registry.announce(node)
     assert the_one(registry).heard_s_ago is not None
 

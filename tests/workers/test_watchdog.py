@@ -24,17 +24,17 @@ async def test_only_the_queue_with_work_that_is_not_taken_is_stuck(client, monke
     for looks in range(1, STUCK_LOOKS + 1):
         assert watchdog.stuck == ""
         watchdog.taken["moving"] = looks
-        await watchdog.look(StoreQueueLengths(client))
+        await watchdog.check(StoreQueueLengths(client))
     assert (reconnects, watchdog.stuck) == ([1], "waiting")
     for looks in range(STUCK_LOOKS):
         assert worker_state.should_stop is None
         watchdog.taken["moving"] = -looks
-        await watchdog.look(StoreQueueLengths(client))
+        await watchdog.check(StoreQueueLengths(client))
     assert (reconnects, worker_state.should_stop) == ([1], 1)
     told = [(record.event, getattr(record, "remedy", "")) for record in caplog.records]
     assert told == [("no_progress", "reconnect"), ("no_progress", "restart"), ("worker_ends", "")]
     watchdog.taken["waiting"] = 1
-    await watchdog.look(StoreQueueLengths(client))
+    await watchdog.check(StoreQueueLengths(client))
     assert watchdog.stuck == ""
 
 
@@ -44,6 +44,6 @@ async def test_a_queue_that_cannot_be_asked_for_does_not_hide_the_others(client)
     await client.lpush("waiting", "m")
     watchdog = Watchdog(lambda: {"odd": True, "waiting": True}, lambda: None)
     for _ in range(STUCK_LOOKS):
-        await watchdog.look(StoreQueueLengths(client))
+        await watchdog.check(StoreQueueLengths(client))
     assert watchdog.stuck == "waiting"
     assert isinstance(vars(watchdog)["stuck"], str)

@@ -41,7 +41,7 @@ def load_percent() -> float:
 class NodeWidth:
     """The width of one process; safe to use from any thread.
 
-    Without `rules` the width stays at `configured`. Only `look` calls `cpu`, `load` and `clock` (s, monotonic); call
+    Without `rules` the width stays at `configured`. Only `sample` calls `cpu`, `load` and `clock` (s, monotonic); call
     it about once a second.
     """
 
@@ -80,7 +80,7 @@ class NodeWidth:
         with self._lock:
             record(self._engine.state, not 200 <= outcome.status < 300, self._clock())
 
-    def look(self) -> RulesStatus:
+    def sample(self) -> RulesStatus:
         """Sample the CPU and apply the rules when they are due. Each adjustment is logged."""
         with self._lock:
             now = self._clock()

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from dicast.workers.admission.gate_host import GateHost
-from dicast.workers.admission.leases import Admission, LeaseAnswer, Returned, Want
+from dicast.workers.admission.leases import Admission, LeaseVerdict, Returned, Want
 from dicast.workers.admission.queue_end import QueueEnd
-from dicast.workers.admission.request import Admitted, AdmittedRequest, Lease
+from dicast.workers.admission.request import AdmittedRequest, GatedUnit, Lease
 from dicast.workers.admission.turns import Turns, in_turns
 from dicast.workers.policy.admission import PROJECT_MAX
 from dicast.workers.store.errors import is_passing
@@ -32,7 +32,7 @@ from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)
 
-HELD_MAX = 32
+WAITING_MAX = 32
 """The most messages that one gate takes from the broker ahead of their leases. It is small, so that other workers find
 work too."""
 CALLS_AHEAD = 5
@@ -40,7 +40,7 @@ CALLS_AHEAD = 5
 calls end in a fifth of a call's time, and without held messages their slots would stay empty during the next fetch. A
 pool whose calls run elsewhere holds at most one message here."""
 BUNCH_MIN = 8
-ASKED_MIN = 4
+BATCH_MIN = 4
 """The number of leases requested at once while few are granted: a denial costs the store as much as a grant."""
 BROKEN = ("breaker", "probe")
 OVER_SHARE = ("fair_share", PROJECT_MAX)
@@ -58,7 +58,7 @@ class Gate:
 
     def __init__(self, host: GateHost, pool: str) -> None:
         self.host, self.pool = host, pool
-        self.held: deque[AdmittedRequest] = deque()
+        self.waiting: deque[AdmittedRequest] = deque()
         self.backlog = 0
         self.shut = False
         """True while an operator's command keeps its queue from being read."""
@@ -67,13 +67,13 @@ class Gate:
         self._projects = 0
         self._limit = 0
         self._queue_end, self._near_end = QueueEnd(), False
-        self._batch = ASKED_MIN
+        self._batch_size = BATCH_MIN
         self._give_back: list[str | Returned] = []
         self._deciding: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._open_calls = 0
         self._leases: set[Lease] = set()
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._counted_at = float("-inf")
         self._turns = Turns()
         self._full_at = float("-inf")
@@ -97,21 +97,21 @@ class Gate:
         if self.closed:
             return 0
         free = self.host.free_slots()
-        most = max(1, min(HELD_MAX, max(free, len(self._leases) // CALLS_AHEAD)))
-        held = len(self.held)
+        most = max(1, min(WAITING_MAX, max(free, len(self._leases) // CALLS_AHEAD)))
+        occupied = len(self.waiting)
         if free:
-            held -= self._turns.crowd(list(self.held), self._projects, HELD_MAX)
-        is_worth_it = self._projects > 1 or held <= most // 2
-        return max(0, most - held) if is_worth_it else 0
+            occupied -= self._turns.crowd(list(self.waiting), self._projects, WAITING_MAX)
+        is_worth_it = self._projects > 1 or occupied <= most // 2
+        return max(0, most - occupied) if is_worth_it else 0
 
     def room_for_bunch(self) -> int:
         """Like `room`, for brokers where a request costs more than a message: 0 if the room is small and enough wait
         here."""
         room = self.room()
-        return room if room >= BUNCH_MIN or len(self.held) < BUNCH_MIN else 0
+        return room if room >= BUNCH_MIN or len(self.waiting) < BUNCH_MIN else 0
 
     def hold(self, request: AdmittedRequest) -> None:
-        self.held.append(request)
+        self.waiting.append(request)
         self.backlog = max(0, self.backlog - 1)
         self.host.on_loop(self.kick)
 
@@ -121,9 +121,9 @@ class Gate:
         The gate then takes no messages for `ASIDE_S`, so that the others come first. Call it on the hub's thread.
         """
         dropped = []
-        for request in list(self.held)[::-1][:most]:
+        for request in list(self.waiting)[::-1][:most]:
             with contextlib.suppress(ValueError):  # it was granted in between
-                self.held.remove(request)
+                self.waiting.remove(request)
                 request.dropped = True
                 dropped.append(request)
         if dropped:
@@ -132,8 +132,8 @@ class Gate:
 
     def drop_held(self) -> list[AdmittedRequest]:
         """Drop all waiting requests and return them: their connection is gone, or they go back to the queue."""
-        dropped = list(self.held)
-        self.held.clear()
+        dropped = list(self.waiting)
+        self.waiting.clear()
         for request in dropped:
             request.dropped = True
         return dropped
@@ -206,29 +206,29 @@ class Gate:
         """Give leases back and request new ones, once; returns the longest sensible wait until the next step, s."""
         await self._count()
         now = asyncio.get_running_loop().time()
-        self._near_end = self._queue_end.is_near(len(self.held) + self.backlog, self._limit, now)
+        self._near_end = self._queue_end.is_near(len(self.waiting) + self.backlog, self._limit, now)
         room = max(0, self.host.free_slots() - self.host.asking)
-        held = list(self.held)
-        asked = in_turns(list(filter(self._turns.takes, held)) or held, min(room, self._batch))
-        self.starved = bool(self.held) and not asked
-        self._note_waiting(asked)
-        if not asked and not self._give_back:
+        waiting = list(self.waiting)
+        batch = in_turns(list(filter(self._turns.takes, waiting)) or waiting, min(room, self._batch_size))
+        self.starved = bool(self.waiting) and not batch
+        self._note_waiting(batch)
+        if not batch and not self._give_back:
             return FALLBACK_S
-        self.host.asking += len(asked)
+        self.host.asking += len(batch)
         try:
-            verdicts, wait_ms = await self._ask(asked)
+            verdicts, wait_ms = await self._ask(batch)
         finally:
-            self.host.asking -= len(asked)
+            self.host.asking -= len(batch)
             self.host.room_freed()
             self._note_waiting()
         if wait_ms >= 0:
             return min(FALLBACK_S, wait_ms / 1000)
-        return 0.0 if self._may_have_more(asked, verdicts) else FALLBACK_S
+        return 0.0 if self._may_have_more(batch, verdicts) else FALLBACK_S
 
-    def _note_waiting(self, asked: Sequence[AdmittedRequest] = ()) -> None:
-        """Report units that wait because this worker has no free slot. The requests in `asked` are left out: why they
+    def _note_waiting(self, batch: Sequence[AdmittedRequest] = ()) -> None:
+        """Report units that wait because this worker has no free slot. The requests in `batch` are left out: why they
         wait is reported when they are denied."""
-        waiting = [request for request in list(self.held) if request not in asked]
+        waiting = [request for request in list(self.waiting) if request not in batch]
         if waiting or self.host.free_slots() <= 0:
             self._full_at = time.time()
         for request in waiting if self.host.free_slots() <= 0 else ():
@@ -238,37 +238,37 @@ class Gate:
         """Report that a unit waits; once for each unit."""
         if not request.announced:
             request.announced = True
-            depth = len(self.held) + self.backlog
+            depth = len(self.waiting) + self.backlog
             self.host.config.observer.queueing(request.unit, self.pool, depth, reason, wait_s)
 
-    def _may_have_more(self, asked: Sequence[AdmittedRequest], verdicts: Sequence[LeaseAnswer]) -> bool:
+    def _may_have_more(self, batch: Sequence[AdmittedRequest], verdicts: Sequence[LeaseVerdict]) -> bool:
         """Return whether all requests whose turn it was were granted, more of them wait, and a slot is free."""
-        granted = [verdict for request, verdict in zip(asked, verdicts, strict=False) if self._turns.takes(request)]
-        more = any(map(self._turns.takes, list(self.held)))
+        granted = [verdict for request, verdict in zip(batch, verdicts, strict=False) if self._turns.takes(request)]
+        more = any(map(self._turns.takes, list(self.waiting)))
         return bool(granted) and all(granted) and more and self.host.free_slots() > 0
 
     async def _count(self) -> None:
         """Update the backlog before the first waiting unit is reported, instead of at the host's next periodic
         count."""
         now = asyncio.get_running_loop().time()
-        if now >= self._counted_at + COUNTED_EVERY_S and not all(request.announced for request in list(self.held)):
+        if now >= self._counted_at + COUNTED_EVERY_S and not all(request.announced for request in list(self.waiting)):
             self._counted_at = now
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COUNTED_WITHIN_S):
                     await self.count()
 
-    async def _ask(self, asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
+    async def _ask(self, batch: Sequence[AdmittedRequest]) -> tuple[list[LeaseVerdict], int]:
         """Request leases in one batch; if that fails before it reaches the store, request them one by one."""
         try:
-            return await self._admit([self._want(r.unit) for r in asked], asked)
+            return await self._admit([self._want(r.unit) for r in batch], batch)
         except RedisError:
             raise
         except Exception:  # one request that cannot be asked for must not keep the others waiting
-            if not asked:
+            if not batch:
                 raise
-            logger.exception("gate %s cannot request %d leases together", self.pool, len(asked))
+            logger.exception("gate %s cannot request %d leases together", self.pool, len(batch))
         await self._admit([], ())
-        for request in asked:
+        for request in batch:
             try:
                 await self._admit([self._want(request.unit)], [request])
             except RedisError:
@@ -280,86 +280,88 @@ class Gate:
 
     def _drop(self, request: AdmittedRequest, why: str) -> None:
         with contextlib.suppress(ValueError):
-            self.held.remove(request)
+            self.waiting.remove(request)
         self.host.set_aside(request, why)
 
-    def _want(self, unit: Admitted) -> Want:
+    def _want(self, unit: GatedUnit) -> Want:
         jitter = random.uniform(-1.0, 1.0)  # noqa: S311  spreads grants, guards nothing
         lease = unit.lease_named(self.host.new_lease_id())
         tokens = unit.input_tokens, unit.output_tokens
         return Want(lease, unit.job, unit.project, unit.model, *tokens, jitter, last=self._near_end)
 
-    async def _admit(self, wants: list[Want], asked: Sequence[AdmittedRequest]) -> tuple[list[LeaseAnswer], int]:
+    async def _admit(self, wants: list[Want], batch: Sequence[AdmittedRequest]) -> tuple[list[LeaseVerdict], int]:
         config = self.host.config
         lease_s = config.lease_s(self.pool)
-        given, self._give_back = self._give_back, []
+        returned, self._give_back = self._give_back, []
         started = asyncio.get_running_loop().time()
         try:
-            answer = await self.host.store.admit(
+            admission = await self.host.store.admit(
                 pool=self.pool,
                 node=config.node,
                 ttl_ms=int(lease_s * 1000),
-                give_back=given,
-                wanted=wants,
+                give_back=returned,
+                wants=wants,
                 cut_frees=config.cut_frees(self.pool),
             )
         except BaseException:
             # The step may have been taken all the same: the leases asked for are given back as well.
-            self._give_back = [*given, *(w.lease for w in wants), *self._give_back]
+            self._give_back = [*returned, *(w.lease for w in wants), *self._give_back]
             raise
-        self._learn(answer, asked, started)
+        self._learn(admission, batch, started)
         over_share = list[tuple[AdmittedRequest, int]]()
-        each = zip(asked, wants, answer.verdicts, answer.reasons, strict=True)
-        for number, (request, want, verdict, reason) in enumerate(each):
+        entries = zip(batch, wants, admission.verdicts, admission.reasons, strict=True)
+        for number, (request, want, verdict, reason) in enumerate(entries):
             try:
-                self._answered(number, request, want, verdict, reason, answer, started)
-                refused = verdict is LeaseAnswer.REFUSED and reason in OVER_SHARE
-                if refused and self._is_news(request.unit.project, started):
+                self._apply_verdict(number, request, want, verdict, reason, admission, started)
+                denied_over_share = verdict is LeaseVerdict.DENIED and reason in OVER_SHARE
+                if denied_over_share and self._is_news(request.unit.project, started):
                     over_share.append((request, number))
             except Exception as error:  # what is wrong with one request concerns that one alone
                 logger.exception("gate %s: %s cannot be started", self.pool, request.id)
-                if verdict is LeaseAnswer.GRANTED and request.lease is None:
+                if verdict is LeaseVerdict.GRANTED and request.lease is None:
                     self._give_back.append(Returned(want.lease))
                 self._drop(request, repr(error))
         if over_share:
-            await self._tell_over_share(over_share, answer)
-        return list(answer.verdicts), answer.retry_after_ms
+            await self._report_over_share(over_share, admission)
+        return list(admission.verdicts), admission.retry_after_ms
 
-    def _learn(self, answer: Admission, asked: Sequence[AdmittedRequest], started: float) -> None:
+    def _learn(self, admission: Admission, batch: Sequence[AdmittedRequest], started: float) -> None:
         """Take in what an answer says about the pool, apart from the verdicts."""
-        self._projects, self._limit = answer.projects, answer.limit
+        self._projects, self._limit = admission.projects, admission.limit
         # Calls granted together are reported one after the other.
-        self._open_calls = answer.open_in_all - sum(verdict is LeaseAnswer.GRANTED for verdict in answer.verdicts)
-        if asked:
-            granted = sum(verdict is not LeaseAnswer.REFUSED for verdict in answer.verdicts)
-            self._batch = max(ASKED_MIN, min(HELD_MAX, 2 * granted))
-        if answer.decide:
+        self._open_calls = admission.open_in_all - sum(
+            verdict is LeaseVerdict.GRANTED for verdict in admission.verdicts
+        )
+        if batch:
+            granted = sum(verdict is not LeaseVerdict.DENIED for verdict in admission.verdicts)
+            self._batch_size = max(BATCH_MIN, min(WAITING_MAX, 2 * granted))
+        if admission.decide:
             self._decide()
-        self._turns.note(list(self.held), asked, answer.reasons, started)
+        self._turns.note(list(self.waiting), batch, admission.reasons, started)
 
-    def _answered(
-        self, number: int, request: AdmittedRequest, want: Want, verdict: LeaseAnswer, reason: str, answer: Admission,
-        started: float,
+    def _apply_verdict(
+        self, number: int, request: AdmittedRequest, want: Want, verdict: LeaseVerdict, reason: str,
+        admission: Admission, started: float,
     ) -> None:  # fmt: skip
         """Apply one request's verdict: it starts with its lease, or goes on waiting."""
         # A unit that other pools could serve does not wait for a broken pool: its task, without a lease, sends it on.
-        if verdict is LeaseAnswer.REFUSED and not (request.unit.elsewhere and reason in BROKEN):
-            wait_ms = answer.waits_ms[number]
+        if verdict is LeaseVerdict.DENIED and not (request.unit.elsewhere and reason in BROKEN):
+            wait_ms = admission.waits_ms[number]
             self._announce(request, reason, wait_ms / 1000 if wait_ms >= 0 else None)
             return
-        if verdict is LeaseAnswer.GRANTED and not self.host.config.suspension.may_begin():
+        if verdict is LeaseVerdict.GRANTED and not self.host.config.suspension.may_begin():
             self._give_back.append(want.lease)  # cordoned meanwhile: the request goes back to its queue
             return
         if request.unit.sent_s < self._full_at:  # it waited in the queue, while there was no slot
             self._announce(request, SLOTS, None)
         try:
-            self.held.remove(request)
+            self.waiting.remove(request)
         except ValueError:  # dropped meanwhile: its message comes again
-            if verdict is LeaseAnswer.GRANTED:
+            if verdict is LeaseVerdict.GRANTED:
                 self._give_back.append(want.lease)
             return
-        if verdict is LeaseAnswer.GRANTED:
-            self._lease(request, want.lease, started, probe=number == answer.probe)
+        if verdict is LeaseVerdict.GRANTED:
+            self._lease(request, want.lease, started, probe=number == admission.probe)
         request.request_dict["lease"] = request.lease
         self.host.start_request(request)
 
@@ -376,27 +378,27 @@ class Gate:
         self._open_calls += 1
         config.observer.acquired(request.unit, self.pool, lease, self._open_calls)
 
-    async def _tell_over_share(self, refused: Sequence[tuple[AdmittedRequest, int]], answer: Admission) -> None:
+    async def _report_over_share(self, denied: Sequence[tuple[AdmittedRequest, int]], admission: Admission) -> None:
         """Report the demand of projects that are denied for their share: open calls, units that wait here, and those in
         the queue whose project is known. Units held by other workers' gates are not included."""
         queued = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COUNTED_WITHIN_S):
                 queued = await self.host.count_by_project(self.pool)
-        for request, number in refused:
+        for request, number in denied:
             project = request.unit.project
-            waiting = sum(other.unit.project == project for other in list(self.held))
+            waiting = sum(other.unit.project == project for other in list(self.waiting))
             waiting += queued.projects.get(project, 0) if queued else 0
             self.host.config.observer.over_share(
-                request.unit, self.pool, answer.limit, answer.projects, width=answer.widths[number] + waiting,
-                share=answer.shares[number], unknown=queued.unknown if queued else None,
+                request.unit, self.pool, admission.limit, admission.projects, width=admission.widths[number] + waiting,
+                share=admission.shares[number], unknown=queued.unknown if queued else None,
             )  # fmt: skip
 
     def _is_news(self, project: str, now: float) -> bool:
         """Return whether this project has not been logged in the last `OVER_SHARE_EVERY_S`."""
-        self._told = {name: at for name, at in self._told.items() if now < at + OVER_SHARE_EVERY_S}
-        is_news = project not in self._told
-        self._told.setdefault(project, now)
+        self._logged_at = {name: at for name, at in self._logged_at.items() if now < at + OVER_SHARE_EVERY_S}
+        is_news = project not in self._logged_at
+        self._logged_at.setdefault(project, now)
         return is_news
 
     def _decide(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from dicast.workers.admission.concurrency import NodeWidth
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore
-from dicast.workers.admission.request import Admitted, AdmittedRequest, QueuedUnits
+from dicast.workers.admission.request import AdmittedRequest, GatedUnit, QueuedUnits
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
@@ -18,12 +18,12 @@ from dicast.workers.store.keys import Keys
 class Observer(Protocol):
     """Receives every event of a gate, on the loop's thread."""
 
-    def queueing(self, unit: Admitted, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
-    def acquired(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def released(self, unit: Admitted, pool: str, lease: str, open_calls: int) -> None: ...
-    def cut(self, unit: Admitted, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None: ...
+    def queueing(self, unit: GatedUnit, pool: str, depth: int, reason: str, wait_s: float | None) -> None: ...
+    def acquired(self, unit: GatedUnit, pool: str, lease: str, open_calls: int) -> None: ...
+    def released(self, unit: GatedUnit, pool: str, lease: str, open_calls: int) -> None: ...
+    def cut(self, unit: GatedUnit, pool: str, lease: str, open_calls: int, counts_on_s: float) -> None: ...
     def over_share(
-        self, unit: Admitted, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
+        self, unit: GatedUnit, pool: str, limit: int, projects: int, *, width: int, share: int, unknown: int | None
     ) -> None:
         """`unknown`: units in the queue of which nobody knows whether they are this project's; None: nobody knows how
         many there are."""

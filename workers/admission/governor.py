@@ -40,7 +40,7 @@ FOR_ALL = ""
 
 
 @dataclass(slots=True)
-class _Course:
+class _CachedPolicy:
     """One pool's policy as this process knows it, in force while the store's version is `version`."""
 
     policy: PoolGovernor
@@ -52,11 +52,11 @@ class _Course:
 
 
 class Governor:
-    """Makes the decisions, on one event loop. `first` returns a pool's configured overrides."""
+    """Makes the decisions, on one event loop. `configured` returns a pool's configured overrides."""
 
-    def __init__(self, client: AsyncStoreClient, keys: Keys, first: Callable[[str], Overrides]) -> None:
-        self._client, self.store, self._first = client, GovernorStore(client, keys), first
-        self._courses: dict[str, _Course] = {}
+    def __init__(self, client: AsyncStoreClient, keys: Keys, configured: Callable[[str], Overrides]) -> None:
+        self._client, self.store, self._configured = client, GovernorStore(client, keys), configured
+        self._cached: dict[str, _CachedPolicy] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def close(self) -> None:
@@ -78,37 +78,37 @@ class Governor:
 
     async def _decide(self, pool: str, now_ms: int | None) -> bool:
         # Whatever goes wrong from here on, what this process knows is no longer what is in force.
-        course = self._courses.pop(pool, None)
-        known = (course.version, course.cursor) if course else (-1, "")
-        brief = await self.store.read(pool, *known, now_ms=now_ms)
+        cached = self._cached.pop(pool, None)
+        position = (cached.version, cached.cursor) if cached else (-1, "")
+        brief = await self.store.read(pool, *position, now_ms=now_ms)
         overrides = self.overrides(pool, brief)
-        course = _continued(pool, overrides, brief, course)
-        config, history = course.policy.config, course.policy.state.history
+        cached = _continued(pool, overrides, brief, cached)
+        config, history = cached.policy.config, cached.policy.state.history
         last = history[-1] if history else None
-        _obey(overrides, brief, course)
-        engine = course.policy.config.engine
+        _obey(overrides, brief, cached)
+        engine = cached.policy.config.engine
         if isinstance(engine, RulesConfig):
             cpu_percent = await self.store.cpu_percent(by_load=engine.cpu_by == "load")
             if cpu_percent is not None:
-                course.policy.set_cpu(cpu_percent)
-        parameters = replace(course.policy.decide(brief.events, brief.now), known_refusals=brief.refusals)
+                cached.policy.set_cpu(cpu_percent)
+        parameters = replace(cached.policy.decide(brief.events, brief.now), known_refusals=brief.refusals)
         parameters = _with_pacing(overrides, parameters)
         changes = list(takewhile(lambda change: change is not last, reversed(history)))[::-1]
-        store_state = bool(changes) or config != course.policy.config or brief.now >= course.stored_at + STATE_EVERY_S
+        store_state = bool(changes) or config != cached.policy.config or brief.now >= cached.stored_at + STATE_EVERY_S
         decision = Decision(
             parameters=parameters,
-            next_at=course.policy.next_at(),
-            state=_record(course) if store_state else None,
+            next_at=cached.policy.next_at(),
+            state=_record(cached) if store_state else None,
             cursor=brief.cursor,
-            changes=[_line(change, course) for change in changes],
+            changes=[_line(change, cached) for change in changes],
             wake=_frees(brief.parameters, parameters),
         )
         if not await self.store.commit(pool, brief.version, decision):
             return False
-        course.version, course.cursor = parameters.version, brief.cursor
+        cached.version, cached.cursor = parameters.version, brief.cursor
         if store_state:
-            course.stored_at = brief.now
-        self._courses[pool] = course
+            cached.stored_at = brief.now
+        self._cached[pool] = cached
         for line in decision.changes:
             logger.log(_level(line), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
                        extra={"event": "limit_changed", "pool": pool, **line})  # fmt: skip
@@ -117,12 +117,12 @@ class Governor:
     async def limit(self, pool: str) -> int:
         """Return the limit as last decided; before the first decision, the first limit."""
         parameters = await self.store.parameters(pool)
-        return self._first(pool).config(0).first_limit if parameters is None else parameters.limit
+        return self._configured(pool).config(0).first_limit if parameters is None else parameters.limit
 
     # ------------------------------------------------------------------ overrides
     def overrides(self, pool: str, brief: Brief) -> Overrides:
         """Return the overrides in force: the configured ones, with the live ones over them."""
-        return self._first(pool).with_live(brief.override)
+        return self._configured(pool).with_live(brief.override)
 
     async def set(self, pool: str, **override: Any) -> Overrides:
         """Change a pool's live overrides; None takes one back. Raises `OverrideError` before anything moves."""
@@ -133,13 +133,13 @@ class Governor:
 
         `change` is called again if somebody else was quicker, so that of two concurrent changes neither is lost.
         """
-        first = self._first(pool)
-        overrides = first
+        configured = self._configured(pool)
+        overrides = configured
 
         def revised(live: dict[str, Any]) -> dict[str, Any]:
             nonlocal overrides
             changed = {name: value for name, value in change(live).items() if value is not None}
-            overrides = first.with_live(changed)
+            overrides = configured.with_live(changed)
             return changed
 
         await self.store.revise_override(pool, revised)
@@ -154,10 +154,10 @@ class Governor:
         await self.tick_all([])
 
 
-def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | None) -> _Course:
+def _continued(pool: str, overrides: Overrides, brief: Brief, cached: _CachedPolicy | None) -> _CachedPolicy:
     """Return this process's own policy if it is still in force, else the stored one, else a new one."""
-    if course is not None and course.version == brief.version:
-        return course
+    if cached is not None and cached.version == brief.version:
+        return cached
     state, cap = None, brief.cap
     limit_wished = overrides.limit
     if brief.state is not None:
@@ -167,27 +167,29 @@ def _continued(pool: str, overrides: Overrides, brief: Brief, course: _Course | 
         except ValidationError as error:
             logger.error("the state of pool %s cannot be read, its governor begins anew: %s", pool, error)
     # The stored state may be old: the first decision of a new leader stores its own.
-    return _Course(PoolGovernor(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap)
+    return _CachedPolicy(
+        PoolGovernor(overrides.config(cap), state), limit_wished, brief.version, brief.cursor, NEVER, cap
+    )
 
 
-def _obey(overrides: Overrides, brief: Brief, course: _Course) -> None:
+def _obey(overrides: Overrides, brief: Brief, cached: _CachedPolicy) -> None:
     """Follow the operator's overrides and the running jobs' cap where they have changed."""
-    course.cap = brief.cap or course.cap
-    config: PoolConfig = overrides.config(course.cap)
-    state = course.policy.state
-    if overrides.limit != course.limit_wished:
-        course.limit_wished = overrides.limit
+    cached.cap = brief.cap or cached.cap
+    config: PoolConfig = overrides.config(cached.cap)
+    state = cached.policy.state
+    if overrides.limit != cached.limit_wished:
+        cached.limit_wished = overrides.limit
         start = config.first_limit
         change = LimitChange(brief.now, state.limit, start, "set by the operator")
         state = replace(state, engine=FixedState(start), limit=start)
         state.history.append(change)
-        course.policy = PoolGovernor(config, state)
-    elif config != course.policy.config:
-        course.policy = PoolGovernor(config, state)
+        cached.policy = PoolGovernor(config, state)
+    elif config != cached.policy.config:
+        cached.policy = PoolGovernor(config, state)
     slo = brief.override_for_all.get(SLO)
     if slo != state.slo:
-        course.policy.set_slo_constraint(slo)
-    course.policy.state.version = brief.version
+        cached.policy.set_slo_constraint(slo)
+    cached.policy.state.version = brief.version
 
 
 def _with_pacing(overrides: Overrides, parameters: Parameters) -> Parameters:
@@ -217,14 +219,14 @@ def _gives_again(before: Parameters, after: Parameters) -> bool:
     return any(bucket.level >= 1.0 and bucket.name in empty for bucket in after.buckets)
 
 
-def _line(change: LimitChange, course: _Course) -> dict[str, Any]:
+def _line(change: LimitChange, cached: _CachedPolicy) -> dict[str, Any]:
     return {
         "at": round(change.at, 3),
         "from": change.before,
         "to": change.after,
         "reason": change.reason,
-        "ceiling": course.policy.config.ceiling,
-        "profile": course.policy.state.engine.kind,
+        "ceiling": cached.policy.config.ceiling,
+        "profile": cached.policy.state.engine.kind,
     }
 
 
@@ -234,6 +236,6 @@ def _level(line: Mapping[str, Any]) -> int:
     return logging.WARNING if alarming else logging.INFO
 
 
-def _record(course: _Course) -> StoredState:
-    policy = course.policy
-    return StoredState(course.limit_wished, course.cap, policy.config.ceiling, policy.state.to_json())
+def _record(cached: _CachedPolicy) -> StoredState:
+    policy = cached.policy
+    return StoredState(cached.limit_wished, cached.cap, policy.config.ceiling, policy.state.to_json())

@@ -40,8 +40,8 @@ class StoredState:
 
     @classmethod
     def from_json(cls, raw: str) -> StoredState:
-        found = orjson.loads(raw)
-        return cls(found["limit_wished"], found["cap"], found["ceiling"], orjson.dumps(found["policy"]))
+        document = orjson.loads(raw)
+        return cls(document["limit_wished"], document["cap"], document["ceiling"], orjson.dumps(document["policy"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class GovernorStore:
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
         self._read = client.register_script(script_text(_HERE / "governor_read.lua"))
-        self._look = client.register_script(script_text(_HERE / "governor_look.lua"))
+        self._enforcement_script = client.register_script(script_text(_HERE / "governor_look.lua"))
         self._commit = client.register_script(script_text(_HERE / "governor_commit.lua"))
         self._override = client.register_script(script_text(_HERE / "governor_override.lua"))
 
-    async def read(self, pool: str, known: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
+    async def read(self, pool: str, known_version: int = -1, cursor: str = "", now_ms: int | None = None) -> Brief:
         """Read everything that a decision needs, in one step. A caller that has decided version
-        `known`, and has read up to `cursor`, gets only what is new."""
+        `known_version`, and has read up to `cursor`, gets only what is new."""
         k = self._keys
         now, version, state, parameters, cap, override, override_for_all, cursor, refusals, entries = await self._read(
             keys=[k.clock, k.governor(pool), k.events(pool), k.job_limits, k.overrides],
-            args=["" if now_ms is None else now_ms, pool, known, cursor, ENTRIES_AT_ONCE],
+            args=["" if now_ms is None else now_ms, pool, known_version, cursor, ENTRIES_AT_ONCE],
         )
         return Brief(
             now=now / 1000.0,
@@ -152,10 +152,10 @@ class GovernorStore:
 
     async def enforcement(self, pool: str) -> dict[str, Any]:
         """Return what the scripts remember of a pool: fills, counters, standings of the projects; {} if nothing yet."""
-        found: dict[str, Any] = orjson.loads(
-            await self._look(keys=[self._keys.governor(pool), self._keys.open], args=[pool]) or "{}"
+        state: dict[str, Any] = orjson.loads(
+            await self._enforcement_script(keys=[self._keys.governor(pool), self._keys.open], args=[pool]) or "{}"
         )
-        return found
+        return state
 
     async def cpu_percent(self, *, by_load: bool = False) -> float | None:
         """Return the CPU use of the living nodes' machines, or their load over five minutes, in percent of one core,
@@ -163,9 +163,9 @@ class GovernorStore:
         field = "load_percent" if by_load else "cpu_percent"
         nodes = await self._redis.hkeys(self._keys.nodes)
         beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
-        told = [orjson.loads(beacon).get(field) for beacon in beacons if beacon]
-        known = [percent for percent in told if percent is not None]
-        return sum(known) / len(known) if known else None
+        reported = [orjson.loads(beacon).get(field) for beacon in beacons if beacon]
+        percentages = [percent for percent in reported if percent is not None]
+        return sum(percentages) / len(percentages) if percentages else None
 
     async def pools(self) -> Sequence[str]:
         """Return the pools for which leases have been requested or decisions made."""

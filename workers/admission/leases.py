@@ -33,8 +33,8 @@ ERROR_CHARS = 200
 FREE = -1
 
 
-class LeaseAnswer(IntEnum):
-    REFUSED = 0
+class LeaseVerdict(IntEnum):
+    DENIED = 0
     GRANTED = 1
     PASS = 2
     """The job makes no more calls: its units pass without a lease, and are closed without a call."""
@@ -70,7 +70,7 @@ class Returned(NamedTuple):
     counts_on_s: float | None = None
 
 
-def tell_ended(flat: Sequence[str], reason: str) -> int:
+def log_ended(flat: Sequence[str], reason: str) -> int:
     """Log leases (`{id, holder, ...}`) that ended without their holders, as the holders would have; return how many.
 
     So whoever counts open calls from logs finds the end of each, even if its holder is dead or unreachable.
@@ -97,7 +97,7 @@ class Admission:
     `widths` has the project's open calls and `shares` that share.
     """
 
-    verdicts: Sequence[LeaseAnswer]
+    verdicts: Sequence[LeaseVerdict]
     open_in_pool: int
     open_in_all: int
     retry_after_ms: int
@@ -128,11 +128,11 @@ class LeaseStore:
         node: str,
         ttl_ms: int,
         give_back: Sequence[str | Returned],
-        wanted: Sequence[Want],
+        wants: Sequence[Want],
         cut_frees: bool = True,
         now_ms: int | None = None,
     ) -> Admission:
-        """Give back and request leases of one pool; verdicts are in the order of `wanted`.
+        """Give back and request leases of one pool; verdicts are in the order of `wants`.
 
         `ttl_ms` is the call's deadline: the lease lives that long at most. It is freed earlier only by its holder, or
         on proof of the holder's death; on that proof only if `cut_frees`, which says that the pool's provider ends a
@@ -140,8 +140,8 @@ class LeaseStore:
         the batch, and no call may be made. A store whose memory is full still takes leases back, if none is requested
         at the same time.
         """
-        k, known = self._keys, self._epoch.known(node)
-        script = self._admit if wanted else self._only_give_back
+        k, knowledge = self._keys, self._epoch.knowledge(node)
+        script = self._admit if wants else self._only_give_back
         reply = await script(
             keys=[
                 k.clock, k.leases, k.holders, k.open, k.governor(pool), k.job_limits, k.rates, k.waiting,
@@ -149,17 +149,17 @@ class LeaseStore:
             ],
             args=[
                 "" if now_ms is None else now_ms, pool, node, ttl_ms, k.freed,
-                orjson.dumps([_returned(r) for r in give_back]), orjson.dumps(wanted, default=list),
-                EVENTS_KEPT, DECIDE_EVERY_MS, *known, max(ttl_ms, self._epoch.grace_ms),
+                orjson.dumps([_encoded(r) for r in give_back]), orjson.dumps(wants, default=list),
+                EVENTS_KEPT, DECIDE_EVERY_MS, *knowledge, max(ttl_ms, self._epoch.grace_ms),
                 int(cut_frees),
             ],
         )  # fmt: skip
         open_in_pool, open_in_all, retry_after_ms, reason, decide, limit, projects, *rest = reply
-        verdicts, reasons, waits_ms, number, told, over, probe, widths, shares = rest
-        tell_ended(over, "expired")
-        self._epoch.learn(node, number, told)
+        verdicts, reasons, waits_ms, number, answers, over, probe, widths, shares = rest
+        log_ended(over, "expired")
+        self._epoch.learn(node, number, answers)
         return Admission(
-            verdicts=[LeaseAnswer(v) for v in verdicts],
+            verdicts=[LeaseVerdict(v) for v in verdicts],
             open_in_pool=open_in_pool,
             open_in_all=open_in_all,
             retry_after_ms=retry_after_ms,
@@ -175,10 +175,10 @@ class LeaseStore:
         )
 
 
-def _returned(given: str | Returned) -> list[object]:
-    if isinstance(given, str):
-        return [given, FREE]
-    lease, outcome, counts_on_s = given
+def _encoded(returned: str | Returned) -> list[object]:
+    if isinstance(returned, str):
+        return [returned, FREE]
+    lease, outcome, counts_on_s = returned
     further_ms = FREE if counts_on_s is None else math.ceil(1000 * counts_on_s)
     if outcome is None:
         return [lease, further_ms]

@@ -41,14 +41,14 @@ async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
     now, holders, deadlines = await pipe.execute()
     ends = dict(deadlines)
     now_ms = float(now or 0)
-    found = []
+    leases = []
     for lease, record in holders.items():
         holder = read_holder(record)
         left_s = max(0.0, ends.get(lease, now_ms) - now_ms) / 1000
         age_s = max(0.0, now_ms - holder.sent_ms) / 1000
         place = holder.pool, holder.project, holder.job, holder.node
         unit = lease.partition("~")[2]
-        found.append(
+        leases.append(
             OpenLease(lease, *place, age_s, left_s, holder.probe, unit=unit, model=holder.model, cut=holder.cut)
         )
-    return sorted(found, key=lambda lease: (-lease.age_s, lease.lease))
+    return sorted(leases, key=lambda lease: (-lease.age_s, lease.lease))

@@ -18,7 +18,7 @@ DOWN_AFTER = 3
 """The number of failures in a row that count as an outage."""
 UNITS_SURE = 5
 """If this many different units all failed, the units are not the cause."""
-_LOOK = Path(__file__).parent / "governor_look.lua"
+_ENFORCEMENT = Path(__file__).parent / "governor_look.lua"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class Outage:
         return self.error or (f"status {self.status}" if self.status else "no answer")
 
     @classmethod
-    def of(cls, remembered: Mapping[str, Any]) -> Outage | None:
+    def from_remembered(cls, remembered: Mapping[str, Any]) -> Outage | None:
         """Read the outage from what the scripts remember of a pool; None if its last call was answered, or none was
         made."""
-        found = remembered.get("outage")
-        if found is None:
+        record = remembered.get("outage")
+        if record is None:
             return None
         return cls(
-            since=found["since"], at=found["at"], failures=int(found["failures"]), units=len(found["units"]),
-            status=int(found["status"]), error=found["error"],
+            since=record["since"], at=record["at"], failures=int(record["failures"]), units=len(record["units"]),
+            status=int(record["status"]), error=record["error"],
         )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ class Outages:
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        self._look = client.register_script(script_text(_LOOK))
+        self._enforcement_script = client.register_script(script_text(_ENFORCEMENT))
 
     async def read(self, pools: Iterable[str]) -> dict[str, PoolCondition]:
         """Return the condition of each of these pools. Raises redis errors."""
@@ -85,16 +85,16 @@ class Outages:
         pipe.hget(k.clock, "now")
         for pool in names:
             pipe.hget(k.governor(pool), "parameters")
-            await self._look(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
+            await self._enforcement_script(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
         now_ms, *rest = await pipe.execute()
         now = int(now_ms or 0) / 1000.0
         return {
-            pool: _trouble(now, orjson.loads(parameters or "{}"), orjson.loads(remembered or "{}"))
+            pool: _condition(now, orjson.loads(parameters or "{}"), orjson.loads(remembered or "{}"))
             for pool, parameters, remembered in zip(names, rest[::2], rest[1::2], strict=True)
         }
 
 
-def _trouble(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> PoolCondition:
+def _condition(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> PoolCondition:
     is_open = parameters.get("breaker", "closed") != "closed"
     rest_s = max(0.0, parameters["breaker_until"] - now) if is_open else 0.0
-    return PoolCondition(now, Outage.of(remembered), rest_s)
+    return PoolCondition(now, Outage.from_remembered(remembered), rest_s)

@@ -73,40 +73,40 @@ class Overrides:
 
     def with_live(self, override: Mapping[str, Any]) -> Overrides:
         """Return these overrides with live ones applied over them. Raises `OverrideError`."""
-        known = [f.name for f in fields(self)]
+        names = [f.name for f in fields(self)]
         for name, value in override.items():
-            if name not in known:
-                raise OverrideError(f"there is no override {name!r}{alternatives(name, known)}")
+            if name not in names:
+                raise OverrideError(f"there is no override {name!r}{alternatives(name, names)}")
             _check(name, value)
-        set = replace(self, **override)
-        if set.limit is not None and set.ceiling is not None and set.limit > set.ceiling:
-            raise OverrideError(f"limit must be <= ceiling ({set.ceiling}), got {set.limit}")
-        if set.settle_s is not None and set.profile != "classic":
-            raise OverrideError(f"settle_s is for profile 'classic', not for {set.profile!r}")
-        if set.break_s is not None and set.profile not in ("default", "classic"):
-            raise OverrideError(f"profile {set.profile!r} has no breaker, so no break_s")
-        if set.slo_target and set.slo_burn_rate > (fastest := 1 / (1 - set.slo_target)):
+        merged = replace(self, **override)
+        if merged.limit is not None and merged.ceiling is not None and merged.limit > merged.ceiling:
+            raise OverrideError(f"limit must be <= ceiling ({merged.ceiling}), got {merged.limit}")
+        if merged.settle_s is not None and merged.profile != "classic":
+            raise OverrideError(f"settle_s is for profile 'classic', not for {merged.profile!r}")
+        if merged.break_s is not None and merged.profile not in ("default", "classic"):
+            raise OverrideError(f"profile {merged.profile!r} has no breaker, so no break_s")
+        if merged.slo_target and merged.slo_burn_rate > (fastest := 1 / (1 - merged.slo_target)):
             raise OverrideError(
                 f"slo_burn_rate must be <= {fastest:.4g}, the rate at which every call fails with "
-                f"slo_target {set.slo_target:g}, got {set.slo_burn_rate:g}"
+                f"slo_target {merged.slo_target:g}, got {merged.slo_burn_rate:g}"
             )
-        for name in _OF_RULES:
-            if getattr(set, name) is not None and set.profile != "rules":
-                raise OverrideError(f"{name} is for profile 'rules', not for {set.profile!r}")
+        for name in _RULES_ONLY:
+            if getattr(merged, name) is not None and merged.profile != "rules":
+                raise OverrideError(f"{name} is for profile 'rules', not for {merged.profile!r}")
         rules = RulesConfig()
-        low = rules.error_low if set.error_low is None else set.error_low
-        high = rules.error_high if set.error_high is None else set.error_high
+        low = rules.error_low if merged.error_low is None else merged.error_low
+        high = rules.error_high if merged.error_high is None else merged.error_high
         if low >= high:
             raise OverrideError(f"error_low must be < error_high ({high:g}), got {low:g}")
-        return set
+        return merged
 
     def config(self, cap: int) -> PoolConfig:
         """Return the policy's configuration while the running jobs together may have `cap` calls open (0: none runs).
 
         Holds: floor <= ceiling <= cap.
         """
-        wanted = self.ceiling if self.ceiling is not None else None if self.limit is None else 2 * self.limit
-        bounds = [bound for bound in (wanted, cap or None) if bound is not None]
+        desired_ceiling = self.ceiling if self.ceiling is not None else None if self.limit is None else 2 * self.limit
+        bounds = [bound for bound in (desired_ceiling, cap or None) if bound is not None]
         ceiling = min(bounds, default=int(AdaptiveConfig().start))
         return PoolConfig(
             ceiling=ceiling,
@@ -132,8 +132,8 @@ class Overrides:
             if self.pacing_s is not None:
                 engine = replace(engine, gap_s=self.pacing_s)
         if isinstance(engine, RulesConfig):
-            given = {constant: getattr(self, name) for name, constant in _OF_RULES.items()}
-            engine = replace(engine, **{constant: value for constant, value in given.items() if value is not None})
+            changes = {constant: getattr(self, name) for name, constant in _RULES_ONLY.items()}
+            engine = replace(engine, **{constant: value for constant, value in changes.items() if value is not None})
         if isinstance(engine, AdaptiveConfig | ClassicConfig) and self.break_s is not None:
             longest = max(engine.breaker.break_max_s, self.break_s)
             breaker = replace(engine.breaker, break_s=self.break_s, break_max_s=longest)
@@ -141,7 +141,7 @@ class Overrides:
         return engine
 
 
-_OF_RULES = {
+_RULES_ONLY = {
     "cpu_high": "cpu_high_percent", "cpu_by": "cpu_by", "error_high": "error_high", "error_low": "error_low",
     "window_s": "window_s", "sustain_s": "sustain_s",
 }  # fmt: skip
@@ -159,25 +159,25 @@ _CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tu
 
 def _check(name: str, value: Any) -> None:
     if name == "adaptive":
-        valid, wanted = isinstance(value, bool), "true or false"
+        valid, requirement = isinstance(value, bool), "true or false"
     elif name in _CHOICES:
         valid = value in _CHOICES[name] or (value is None and name == "cpu_by")
-        wanted = f"one of {', '.join(_CHOICES[name])}"
+        requirement = f"one of {', '.join(_CHOICES[name])}"
     elif name == "project_max":
         valid = isinstance(value, Mapping) and all(_is_number(m) and (0 < m < 1 or m in _SLOTS) for m in value.values())
-        wanted = "shares below 1, or whole numbers of slots, by project"
+        requirement = "shares below 1, or whole numbers of slots, by project"
     elif name == "weights":
         valid = isinstance(value, Mapping) and all(_is_number(w) and w > 0 for w in value.values())
-        wanted = "numbers above 0 by project"
+        requirement = "numbers above 0 by project"
     else:
         is_number = (isinstance(value, int) and not isinstance(value, bool)) if name in _WHOLE else _is_number(value)
         most = _MOST.get(name, 1e12)
         valid = (value is None and name not in _ALWAYS) or (is_number and _LEAST[name] <= value <= most)
-        wanted = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
-        wanted += f" and <= {most:g}" if name in _MOST else ""
+        requirement = f"a {'whole ' if name in _WHOLE else ''}number >= {_LEAST[name]:g}"
+        requirement += f" and <= {most:g}" if name in _MOST else ""
     if not valid:
         near = meant(value, _CHOICES[name]) if name in _CHOICES else ""
-        raise OverrideError(f"{name} must be {wanted}, got {value!r}{near}")
+        raise OverrideError(f"{name} must be {requirement}, got {value!r}{near}")
 
 
 def _is_number(value: Any) -> bool:

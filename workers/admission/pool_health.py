@@ -19,7 +19,7 @@ from dicast.workers.store.scripts import script_text
 
 HEALTH_S = 60.0
 """The time after which an outcome counts 1/e of a fresh one (health.lua)."""
-_LOOK = Path(__file__).parent / "governor_look.lua"
+_ENFORCEMENT = Path(__file__).parent / "governor_look.lua"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PoolHealthReader:
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, keys
-        self._look = client.register_script(script_text(_LOOK))
+        self._enforcement_script = client.register_script(script_text(_ENFORCEMENT))
 
     async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]:
         """Return the health of each of these pools. Raises redis errors."""
@@ -80,7 +80,7 @@ class PoolHealthReader:
         pipe.hmget(k.assigned, names)
         for pool in names:
             pipe.hget(k.governor(pool), "parameters")
-            await self._look(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
+            await self._enforcement_script(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
         now_ms, opened, assigned, *rest = await pipe.execute()
         now = int(now_ms or 0) / 1000.0
         return {
@@ -111,5 +111,5 @@ def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: f
 
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
     """Return a model's health as the scripts remember it, decayed to `now` (s, lease clock)."""
-    kept = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
-    return ModelHealth(remembered["good"] * kept, remembered["all"] * kept, remembered.get("took", 0.0) * kept)
+    decay = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
+    return ModelHealth(remembered["good"] * decay, remembered["all"] * decay, remembered.get("took", 0.0) * decay)

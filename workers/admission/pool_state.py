@@ -183,12 +183,13 @@ class PoolStates:
         """Return the state of every pool that has live state, by name."""
         leases = await open_leases(self._redis, self._keys)
         zombies, cut = await self._zombies(leases), [lease for lease in leases if lease.cut]
-        found = [
-            await self._one(pool, _left_s(zombies, pool), _left_s(cut, pool)) for pool in await self._store.pools()
+        states = [
+            await self._read_pool(pool, _left_s(zombies, pool), _left_s(cut, pool))
+            for pool in await self._store.pools()
         ]
-        return [state for state in found if state is not None]
+        return [state for state in states if state is not None]
 
-    async def _one(self, pool: str, zombies_s: Sequence[float], cut_s: Sequence[float]) -> PoolState | None:
+    async def _read_pool(self, pool: str, zombies_s: Sequence[float], cut_s: Sequence[float]) -> PoolState | None:
         k = self._keys
         brief = await self._store.read(pool)
         if brief.parameters is None:
@@ -211,17 +212,17 @@ class PoolStates:
             slo=brief.override_for_all.get("slo"), job_limit=brief.cap,
             reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
-            unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.of(remembered),
+            unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.from_remembered(remembered),
             budget_cap=policy.get("budget_use", {}).get("cap"), cut_s=cut_s,
         )  # fmt: skip
 
     async def _zombies(self, leases: Sequence[OpenLease]) -> list[OpenLease]:
         """Return the leases of unreachable nodes, except those of calls that were cut."""
-        held = [lease for lease in leases if not lease.cut]
-        nodes = sorted({lease.node for lease in held})
-        heard = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
-        silent = {node for node, beacon in zip(nodes, heard, strict=True) if beacon is None}
-        return [lease for lease in held if lease.node in silent]
+        uncut = [lease for lease in leases if not lease.cut]
+        nodes = sorted({lease.node for lease in uncut})
+        beacons = await self._redis.mget([self._keys.node(node) for node in nodes]) if nodes else []
+        silent = {node for node, beacon in zip(nodes, beacons, strict=True) if beacon is None}
+        return [lease for lease in uncut if lease.node in silent]
 
 
 def _left_s(leases: Sequence[OpenLease], pool: str) -> list[float]:
@@ -321,33 +322,33 @@ def _budget(bucket: Bucket, fill: Mapping[str, float], now: float) -> BudgetStat
 
 def findings(state: PoolState) -> list[str]:
     """Return what an operator should look at in a pool, one sentence each; empty if all is well."""
-    found = []
+    notes = []
     tried_lately = state.outage is not None and state.now - state.outage.at < TRIED_LATELY_S
     if state.down is not None and (tried_lately or state.waiting):
-        found.append(f"it has been {state.down}")
+        notes.append(f"it has been {state.down}")
     if state.recent_breaks >= FLAPS:
-        found.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
+        notes.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
     if state.breaker_for_s > 0:
-        found.append(f"the circuit breaker is open, for {state.breaker_for_s:.0f} s more")
+        notes.append(f"the circuit breaker is open, for {state.breaker_for_s:.0f} s more")
     elif state.breaker != BreakerPhase.CLOSED.value:
         if state.open or state.waiting:  # else nothing is held up: the next call, whenever it comes, is the probe
-            found.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
+            notes.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
     elif state.waiting and state.limit <= state.floor < state.ceiling:
-        found.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
+        notes.append(f"pinned at its floor of {state.floor}, and {len(state.waiting)} projects wait: {state.reason}")
     if state.budget_cap is not None:
-        found.append(f"capped at {state.budget_cap}: too many of its calls fail for the SLO (its error budget burns)")
+        notes.append(f"capped at {state.budget_cap}: too many of its calls fail for the SLO (its error budget burns)")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):
-        found.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
+        notes.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
     if state.silent and state.job_limit:
         names = ", ".join(f"{project} ({silent_s:.0f} s)" for project, silent_s in state.silent.items())
-        found.append(f"stale demand: these wanted more calls and stopped asking: {names}")
+        notes.append(f"stale demand: these wanted more calls and stopped asking: {names}")
     if state.open > state.effective_limit:
-        found.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
+        notes.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
     if state.unknown_headers:
-        found.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
+        notes.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
     if state.waiting and (kept := state.kept) is not None:
-        found.append(kept)
+        notes.append(kept)
     elif state.zombies:
         left = span(state.zombies_for_s)
-        found.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end within {left}")
-    return found
+        notes.append(f"{state.zombies} leases belong to nodes that cannot be heard; they end within {left}")
+    return notes

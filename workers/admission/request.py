@@ -26,7 +26,7 @@ _NAMES = ("job", "project", "pool", "model")
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class GatedUnit:
     """What a message says about its unit, in the header `dicast`.
 
     `labels` are passed on to the observer. `pool` is the one that the message was sent to. Budgets are charged by
@@ -54,7 +54,7 @@ class Admitted:
         return f"{lease}~{label}" if isinstance(label, str) and _UNIT.fullmatch(label) else lease
 
     @classmethod
-    def from_header(cls, header: Any) -> Admitted:
+    def from_header(cls, header: Any) -> GatedUnit:
         """Read a message's header. One that is foreign or broken belongs to no job, and its task runs without a lease.
 
         Holds: the texts can be written into the store, and are no longer than `NAME_MAX`.
@@ -94,9 +94,9 @@ class QueuedUnits(NamedTuple):
     unknown: int
 
     @classmethod
-    def of(cls, headers: Sequence[Mapping[str, Any]], others: int) -> QueuedUnits:
+    def from_headers(cls, headers: Sequence[Mapping[str, Any]], others: int) -> QueuedUnits:
         """Count messages by their headers; `others` more wait whose headers are not known."""
-        units = [Admitted.from_header(each.get(HEADER)) for each in headers]
+        units = [GatedUnit.from_header(message_headers.get(HEADER)) for message_headers in headers]
         projects = Counter(unit.project for unit in units if unit.job)
         return cls(projects, others + len(units) - projects.total())
 
@@ -123,7 +123,7 @@ class Lease:
         give_back: Callable[[Lease], None],
         on_loop: Callable[[Callable[[], None]], None],
         lease_id: str,
-        unit: Admitted,
+        unit: GatedUnit,
         expires_at: float,
         *,
         probe: bool = False,
@@ -185,8 +185,8 @@ class AdmittedRequest(Request):  # type: ignore[misc]
     announced = False
 
     @cached_property
-    def unit(self) -> Admitted:
-        return Admitted.from_header(self.request_dict.get(HEADER))
+    def unit(self) -> GatedUnit:
+        return GatedUnit.from_header(self.request_dict.get(HEADER))
 
     def acknowledge(self) -> None:
         super().acknowledge()

@@ -43,7 +43,7 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
             requeue(self.channel, connected, [tag])
 
 
-def reconnect_when_refused() -> None:
+def reconnect_on_error_replies() -> None:
     """Have kombu's Redis transport, in this process, treat an error answer as a lost connection, and ignore
     acknowledgements over a lost one."""
     if ResponseError not in Transport.connection_errors:
@@ -51,7 +51,7 @@ def reconnect_when_refused() -> None:
         Channel.QoS = OutlivedQoS
 
 
-def outlive_odd_broadcasts() -> None:
+def survive_foreign_broadcasts() -> None:
     """Have foreign data on the channels of remote control logged and ignored, in this process. kombu takes anything
     there for a message, and would end on it."""
 

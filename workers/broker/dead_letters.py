@@ -55,16 +55,16 @@ class DeadLetters:
         return {reason: int(n) for reason, n in self._redis.hgetall(self._keys.refused_messages).items()}
 
 
-def look_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None]) -> None:
+def check_before_reading(channel: Any, refuse: Callable[[str, str, bytes], None]) -> None:
     """Have `refuse(queue, reason, message)` called for messages from a Redis channel that kombu could not read."""
     client = channel.client
     read = client.parse_response
 
     def parse_response(connection: Any, command_name: str, **options: Any) -> Any:
-        found = read(connection, command_name, **options)
-        if command_name != "BRPOP" or not found or read_message(found[1]) is not None:
-            return found
-        refuse(found[0].decode("utf-8", "backslashreplace"), "unreadable", found[1])
+        reply = read(connection, command_name, **options)
+        if command_name != "BRPOP" or not reply or read_message(reply[1]) is not None:
+            return reply
+        refuse(reply[0].decode("utf-8", "backslashreplace"), "unreadable", reply[1])
         return None
 
     client.parse_response = parse_response

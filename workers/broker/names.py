@@ -1,7 +1,7 @@
 """The names of one installation's queues and exchanges, where several installations share a broker.
 
-    Names().of("provider.openai")          -> provider.openai
-    Names("blue").of("provider.openai")    -> provider.openai@blue
+    Names().qualify("provider.openai")        -> provider.openai
+    Names("blue").qualify("provider.openai")  -> provider.openai@blue
 
 Holds: names of two installations are never equal, since neither plain names nor encoded namespaces contain '@'.
 """
@@ -21,7 +21,7 @@ class Names:
 
     namespace: str = ""
 
-    def of(self, plain: str) -> str:
+    def qualify(self, plain: str) -> str:
         return f"{plain}{_MARK}{encode(self.namespace)}" if self.namespace else plain
 
 

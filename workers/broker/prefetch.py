@@ -32,7 +32,7 @@ class Prefetch:
 
         consumer.on_message = taken
 
-    def look(self) -> None:
+    def refill(self) -> None:
         """Request more messages if there is room. Call it once in every turn of the hub, and nowhere else: it waits for
         the broker's confirmation. Raises the transport's errors; the connection is lost then."""
         if self._to_come > 0 or self._stopped:

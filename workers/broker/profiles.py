@@ -32,7 +32,7 @@ class Broker:
     queue_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, store_url: str, rabbitmq_url: str | None = None) -> Broker:
+    def for_urls(cls, store_url: str, rabbitmq_url: str | None = None) -> Broker:
         """Return the profile for these URLs. Raises `ValueError` for a URL of neither kind; the message quotes nothing
         of it."""
         return rabbitmq(rabbitmq_url) if rabbitmq_url else store(store_url)
@@ -40,8 +40,8 @@ class Broker:
     def short_lived(self, for_s: float, most: int) -> Mapping[str, Any]:
         """Return queue arguments for messages that soon expire, of which few are enough, since nobody may take them. In
         the store such messages stay."""
-        own = {} if self.is_store else {"x-message-ttl": round(1000 * for_s), "x-max-length": most}
-        return {**self.queue_arguments, **own}
+        bounds = {} if self.is_store else {"x-message-ttl": round(1000 * for_s), "x-max-length": most}
+        return {**self.queue_arguments, **bounds}
 
 
 def store(url: str) -> Broker:

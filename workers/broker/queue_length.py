@@ -48,7 +48,7 @@ class StoreQueueLengths:
         pipe = self._client.pipeline()
         pipe.llen(queue).lrange(queue, -READ_MOST, -1)
         total, messages = await pipe.execute()
-        headers = [found for message in messages if (found := _headers(message)) is not None]
+        headers = [parsed for message in messages if (parsed := _headers(message)) is not None]
         return QueuedMessages(headers, int(total) - len(headers))
 
 

@@ -38,7 +38,7 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
             if entry is None:
                 continue
             try:
-                exchange, routing_key, message = _again(entry, lost)
+                exchange, routing_key, message = _redelivered(entry, lost)
                 moves += [tag, queue_of(exchange, routing_key), message]
             except (ValueError, TypeError, KeyError) as error:
                 client.hdel(unacked, tag)
@@ -48,7 +48,7 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
     return restored
 
 
-def _again(entry: bytes | str, lost: bool) -> tuple[str, str, str]:
+def _redelivered(entry: bytes | str, lost: bool) -> tuple[str, str, str]:
     """Return exchange, routing key, and the message as it goes back. Its typed values stay as they are written."""
     message, exchange, routing_key = json.loads(entry)
     message["properties"]["delivery_info"]["redelivered"] = True

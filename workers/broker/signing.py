@@ -18,15 +18,19 @@ _SIGNED = ("task", "id", "group", "retries", "eta", "expires", "timelimit", "dic
 
 def signature(key: str, headers: Mapping[str, Any], body: str | bytes) -> str:
     """Return the signature of a message, with `body` as it is transmitted."""
-    named = orjson.dumps({name: headers.get(name) for name in _SIGNED}, option=orjson.OPT_SORT_KEYS, default=str)
+    signed_headers = orjson.dumps(
+        {name: headers.get(name) for name in _SIGNED}, option=orjson.OPT_SORT_KEYS, default=str
+    )
     text = body.encode() if isinstance(body, str) else bytes(body)
-    return hmac.digest(key.encode(), b"%d:%b%b" % (len(named), named, text), "sha256").hex()
+    return hmac.digest(key.encode(), b"%d:%b%b" % (len(signed_headers), signed_headers, text), "sha256").hex()
 
 
 def is_signed(key: str, headers: Mapping[str, Any], body: str | bytes) -> bool:
     """Return whether a holder of the key wrote the message, in constant time for wrong signatures."""
-    given = headers.get(SIGNATURE)
+    claimed = headers.get(SIGNATURE)
     try:
-        return isinstance(given, str) and hmac.compare_digest(signature(key, headers, body).encode(), given.encode())
+        return isinstance(claimed, str) and hmac.compare_digest(
+            signature(key, headers, body).encode(), claimed.encode()
+        )
     except (TypeError, ValueError):  # what cannot be written down again, as lone surrogates, nobody has signed
         return False

@@ -41,7 +41,7 @@ class Duties(Protocol):
         """Put an order, or none, into force; returns whether it is in force, so that it can be acknowledged."""
 
 
-class Resting:
+class IdleDuties:
     """The duties of a process that does no work yet."""
 
     stuck, judges = "", True
@@ -57,7 +57,7 @@ class Resting:
 
 
 @dataclass(slots=True)
-class _Ends:
+class _Signals:
     """The signals that wake and end the thread."""
 
     wake: threading.Event
@@ -69,12 +69,12 @@ class Beacon:
     thread. Each time, `look` returns the node's width and `duties` its worker's duties."""
 
     def __init__(
-        self, make_registry: Callable[[], Registry], node: Node, look: Callable[[], RulesStatus],
-        duties: Callable[[], Duties] = Resting,
+        self, make_registry: Callable[[], Registry], node: Node, sample_width: Callable[[], RulesStatus],
+        duties: Callable[[], Duties] = IdleDuties,
     ) -> None:  # fmt: skip
-        self._make_registry, self._node, self._look, self._duties = make_registry, node, look, duties
+        self._make_registry, self._node, self._sample_width, self._duties = make_registry, node, sample_width, duties
         self._order_seen = ""
-        self._ends = _Ends(threading.Event())
+        self._signals = _Signals(threading.Event())
         self._thread = supervised_thread("beacon", self._run)
 
     def start(self) -> None:
@@ -82,19 +82,19 @@ class Beacon:
 
     def wake(self) -> None:
         """Renew the beacon now, and read the answer. Any thread."""
-        self._ends.wake.set()
+        self._signals.wake.set()
 
     def stop(self) -> None:
-        self._ends.stop = True
+        self._signals.stop = True
         self.wake()
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
         registry = self._make_registry()
-        while not self._ends.stop:
+        while not self._signals.stop:
             wait_s = self._announce(registry)
-            self._ends.wake.wait(wait_s)
-            self._ends.wake.clear()
+            self._signals.wake.wait(wait_s)
+            self._signals.wake.clear()
         try:
             registry.leave(self._node)
         except (RedisError, OSError) as error:
@@ -105,22 +105,22 @@ class Beacon:
         s."""
         duties = self._duties()
         try:
-            order = self._told(registry, duties)
+            order = self._renew(registry, duties)
             if not duties.obey(order):
                 return ACKNOWLEDGE_LOOK_S if order else registry.intervals.beacon_every_s
-            if self._order_seen != (seen := order.id if order else ""):
-                self._order_seen = seen
-                self._told(registry, duties)
+            if self._order_seen != (acknowledged := order.id if order else ""):
+                self._order_seen = acknowledged
+                self._renew(registry, duties)
         except (RedisError, OSError) as error:
             if not is_passing(error):
                 raise
             logger.warning("the beacon of %s cannot be renewed: %s", self._node.id, error)
         return registry.intervals.beacon_every_s
 
-    def _told(self, registry: Registry, duties: Duties) -> Order | None:
+    def _renew(self, registry: Registry, duties: Duties) -> Order | None:
         pools, queues = duties.served()
         node = replace(
             self._node, stuck=duties.stuck, judges=duties.judges, pools=pools, queues=queues,
             order_seen=self._order_seen,
         )  # fmt: skip
-        return registry.announce(node, self._look(), duties.vitals())
+        return registry.announce(node, self._sample_width(), duties.vitals())

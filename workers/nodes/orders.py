@@ -89,16 +89,16 @@ class Requests:
     def give_back(self, units: Mapping[str, Mapping[str, int]], wait_s: float) -> dict[str, dict[str, int]]:
         """Have each of these nodes give back so many messages of each pool; returns how many each gave back, for the
         nodes that answered in time."""
-        id_, found = secrets.token_hex(8), dict[str, dict[str, int]]()
-        for node, wanted in units.items():
-            self._redis.publish(self._keys.told, orjson.dumps(GiveBack(id_, node, wanted)))
+        id_, replies = secrets.token_hex(8), dict[str, dict[str, int]]()
+        for node, counts in units.items():
+            self._redis.publish(self._keys.notices, orjson.dumps(GiveBack(id_, node, counts)))
         end = time.monotonic() + wait_s
-        while len(found) < len(units) and (left_s := end - time.monotonic()) > 0:
+        while len(replies) < len(units) and (left_s := end - time.monotonic()) > 0:
             reply = self._redis.blpop([self._keys.given_back(id_)], timeout=left_s)
             if reply is not None:
-                node, given = orjson.loads(reply[1])
-                found[node] = given
-        return found
+                node, returned = orjson.loads(reply[1])
+                replies[node] = returned
+        return replies
 
 
 class Orders:
@@ -121,13 +121,13 @@ class Orders:
         order = Order(secrets.token_hex(8), kind, by, at, deadline_s)
         standing, leases = self._set(
             keys=self._own_keys(),
-            args=[node, orjson.dumps(order), "1" if busy else "", self._keys.told],
+            args=[node, orjson.dumps(order), "1" if busy else "", self._keys.notices],
         )
         return Order.read(standing) or Order("", kind, by, at, deadline_s), leases
 
     def take_back(self, node: str) -> None:
         """Take back the node's order, unless the node is to be removed."""
-        self._set(keys=self._own_keys(), args=[node, "", "1", self._keys.told])
+        self._set(keys=self._own_keys(), args=[node, "", "1", self._keys.notices])
 
     def _own_keys(self) -> list[str]:
         k = self._keys
@@ -135,9 +135,9 @@ class Orders:
 
     def all(self) -> dict[str, Order]:
         """Return all orders in force, by node."""
-        found = self._redis.hgetall(self._keys.orders).items()
-        return {node: order for node, text in found if (order := Order.read(text)) is not None}
+        stored = self._redis.hgetall(self._keys.orders).items()
+        return {node: order for node, text in stored if (order := Order.read(text)) is not None}
 
-    def of(self, node: str) -> Order | None:
+    def standing(self, node: str) -> Order | None:
         """Return the order in force for a node; None if there is none."""
         return Order.read(self._redis.hget(self._keys.orders, node))

@@ -52,23 +52,23 @@ class Reaper:
     is the store; RabbitMQ does so itself as soon as it loses a node's connection."""
 
     def __init__(
-        self, app: Any, registry: Registry, keys: Keys, *, own: str = "", broker_is_store: bool = True
+        self, app: Any, registry: Registry, keys: Keys, *, own_id: str = "", broker_is_store: bool = True
     ) -> None:
         self._app, self._registry, self._keys = app, registry, keys
-        self._own, self._broker_is_store = own, broker_is_store
+        self._own_id, self._broker_is_store = own_id, broker_is_store
 
     def reap(self) -> int:
         """Check all nodes once and take over from the dead and silent ones; returns how many there were."""
-        gone = 0
-        for node, heard in self._registry.known():
-            if node.id == self._own:
+        lost_count = 0
+        for node, is_reachable in self._registry.registered():
+            if node.id == self._own_id:
                 continue
             dead = node.proven_dead()
-            if heard and not dead:
+            if is_reachable and not dead:
                 continue
-            gone += 1
+            lost_count += 1
             self._take_over(node, dead=dead)
-        return gone
+        return lost_count
 
     def _take_over(self, node: Node, *, dead: bool) -> None:
         if dead:  # a message put back before that would find its unit claimed by a living node, and end

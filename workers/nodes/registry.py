@@ -20,7 +20,7 @@ from urllib.parse import quote
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from dicast.workers.admission.leases import tell_ended
+from dicast.workers.admission.leases import log_ended
 from dicast.workers.nodes.orders import Order
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import StoreClient
@@ -92,10 +92,10 @@ class Node:
     """The id of the order that it has acknowledged."""
 
     @classmethod
-    def here(cls, name: str, *, limit: int, slots: int, **facts: Any) -> Node:
+    def for_this_process(cls, name: str, *, limit: int, slots: int, **facts: Any) -> Node:
         """Return this process as a node under Celery's node name, with further facts. Two workers with the same name
         get different ids."""
-        process = Process.here()
+        process = Process.current()
         return cls(
             id=f"{quote(name, safe='@')}#{secrets.token_hex(4)}",
             name=name,
@@ -150,15 +150,15 @@ class Sighting:
     generation: int = 0
     registered_at: float = 0.0
     heard_s_ago: float | None = None
-    gone: str = ""
+    lost_reason: str = ""
     order: Order | None = None
     width: RulesStatus | None = None
     vitals: Vitals = Vitals()
     is_given_up: bool = False
 
 
-_VITALS = {f.name for f in fields(Vitals)}
-_TOLD = {f.name for f in fields(RulesStatus)}
+_VITALS_FIELDS = {f.name for f in fields(Vitals)}
+_WIDTH_FIELDS = {f.name for f in fields(RulesStatus)}
 """The fields that are read of a beacon, which another version may have written."""
 
 
@@ -180,47 +180,49 @@ class Registry:
         happens even while no calls are made.
         """
         k, epoch, facts = self._keys, self._epoch, orjson.dumps(asdict(node))
-        tells = orjson.dumps({**(asdict(status) if status else {}), **(asdict(vitals) if vitals else {})})
-        _, number, told, server, over, _, order = self._tick(
+        beacon = orjson.dumps({**(asdict(status) if status else {}), **(asdict(vitals) if vitals else {})})
+        _, number, answers, server, over, _, order = self._tick(
             keys=[
                 k.clock, k.epoch, k.nodes, k.node(node.id), k.leases, k.holders, k.open, k.nodes_heard, k.nodes_silent,
                 k.nodes_registered, k.nodes_gone, k.gone_facts, k.orders,
             ],
             args=[
-                "", node.id, *epoch.known(node.id), epoch.grace_ms, facts, tells,
+                "", node.id, *epoch.knowledge(node.id), epoch.grace_ms, facts, beacon,
                 int(self.intervals.beacon_s * 1000), k.freed, k.node(""), int(self.intervals.beacon_kept_s * 1000),
             ],
         )  # fmt: skip
-        tell_ended(over, "expired")
-        self._epoch.learn(node.id, number, told)
+        log_ended(over, "expired")
+        self._epoch.learn(node.id, number, answers)
         self._epoch.server = server
         return Order.read(order)
 
-    def known(self) -> list[tuple[Node, bool]]:
+    def registered(self) -> list[tuple[Node, bool]]:
         """Return every registered node, and whether it is reachable (has a beacon)."""
         nodes = [node for facts in self._redis.hvals(self._keys.nodes) if (node := Node.read(facts)) is not None]
         if not nodes:
             return []
-        heard = self._redis.mget([self._keys.node(n.id) for n in nodes])
-        return sorted(((n, beacon is not None) for n, beacon in zip(nodes, heard, strict=True)), key=lambda x: x[0].id)
+        beacons = self._redis.mget([self._keys.node(n.id) for n in nodes])
+        return sorted(
+            ((n, beacon is not None) for n, beacon in zip(nodes, beacons, strict=True)), key=lambda x: x[0].id
+        )
 
     def alive(self) -> list[Node]:
         """Return the nodes that renewed their beacons in the last `beacon_s` by the server's own clock, for display.
         This is right also when no node is alive to notice the silence of others."""
-        known = [node for node, heard in self.known() if heard]
+        reachable = [node for node, is_reachable in self.registered() if is_reachable]
         pipe = self._redis.pipeline(transaction=False)
-        for node in known:
+        for node in reachable:
             pipe.pttl(self._keys.node(node.id))
         oldest_ms = (self.intervals.beacon_kept_s - self.intervals.beacon_s) * 1000
-        return [node for node, left_ms in zip(known, pipe.execute(), strict=True) if left_ms >= oldest_ms]
+        return [node for node, left_ms in zip(reachable, pipe.execute(), strict=True) if left_ms >= oldest_ms]
 
     def statuses(self) -> list[tuple[Node, RulesStatus]]:
         """Return the widths of the living nodes that report theirs."""
         alive = self.alive()
-        told = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
+        beacons = self._redis.mget([self._keys.node(node.id) for node in alive]) if alive else []
         return [
             (node, width)
-            for node, text in zip(alive, told, strict=True)
+            for node, text in zip(alive, beacons, strict=True)
             if text and (width := _width(orjson.loads(text))) is not None
         ]
 
@@ -233,40 +235,42 @@ class Registry:
             pipe.hgetall(key)
         pipe.zrange(k.nodes_gone, 0, -1, withscores=True)
         pipe.info("server")
-        facts, registered, orders, gone, gone_at, server = pipe.execute()
+        facts, registered, orders, lost, gone_at, server = pipe.execute()
         nodes = [node for text in facts.values() if (node := Node.read(text)) is not None]
         for node in nodes:
             pipe.get(k.node(node.id))
             pipe.pttl(k.node(node.id))
         beacons = pipe.execute() if nodes else []
-        found = []
-        for node, told, left_ms in zip(nodes, beacons[::2], beacons[1::2], strict=True):
+        sightings = []
+        for node, beacon, left_ms in zip(nodes, beacons[::2], beacons[1::2], strict=True):
             mark = registered.get(node.id, "0|0|").split("|")
             order, restarted = Order.read(orders.get(node.id)), mark[2] != server["run_id"]
-            found.append(self._sighting(node, mark, told, left_ms, order, restarted=restarted))
+            sightings.append(self._sighting(node, mark, beacon, left_ms, order, restarted=restarted))
         for id_, _ in gone_at:
-            mark, _, text = gone.get(id_, "").partition("\n")
+            mark, _, text = lost.get(id_, "").partition("\n")
             node, order = Node.read(text), Order.read(orders.get(id_))
             if node is not None:
                 generation, registered_ms, why = mark.split("|", 2)
-                found.append(
-                    Sighting(node, int(generation), int(registered_ms) / 1000, gone=why, order=order, is_given_up=True)
+                sightings.append(
+                    Sighting(
+                        node, int(generation), int(registered_ms) / 1000, lost_reason=why, order=order, is_given_up=True
+                    )
                 )
-        return sorted(found, key=lambda seen: (seen.node.name, seen.node.id))
+        return sorted(sightings, key=lambda sighting: (sighting.node.name, sighting.node.id))
 
     def _sighting(
-        self, node: Node, mark: list[str], told: str | None, left_ms: int, order: Order | None, *, restarted: bool
+        self, node: Node, mark: list[str], beacon: str | None, left_ms: int, order: Order | None, *, restarted: bool
     ) -> Sighting:
         heard_s_ago = self.intervals.beacon_kept_s - left_ms / 1000
         why = ""
-        if told is None or heard_s_ago > self.intervals.beacon_s:
+        if beacon is None or heard_s_ago > self.intervals.beacon_s:
             why = SILENT
         elif restarted:
             why = "it has not been heard since the store was started again"
-        tells = orjson.loads(told) if told else {}
+        facts = orjson.loads(beacon) if beacon else {}
         return Sighting(
-            node, int(mark[0]), int(mark[1]) / 1000, None if why else max(0.0, heard_s_ago), why, order, _width(tells),
-            Vitals(**{name: value for name, value in tells.items() if name in _VITALS}),
+            node, int(mark[0]), int(mark[1]) / 1000, None if why else max(0.0, heard_s_ago), why, order, _width(facts),
+            Vitals(**{name: value for name, value in facts.items() if name in _VITALS_FIELDS}),
         )  # fmt: skip
 
     def facts(self, node: str) -> Node | None:
@@ -295,7 +299,7 @@ class Registry:
                 "%d calls of node %s were cut: they count until their deadlines, as the provider may still be working "
                 "on them", cut, node.id, extra={"event": "cut_at_end", "node": node.id, "calls": cut},
             )  # fmt: skip
-        return tell_ended(freed, reason)
+        return log_ended(freed, reason)
 
     def leave(self, node: Node) -> None:
         """Deregister this process as a node, because it ends; its epoch is no longer compared."""
@@ -309,6 +313,6 @@ class Registry:
         self._forget(keys=[k.nodes, k.nodes_registered, k.nodes_gone, k.gone_facts], args=[node.id, SILENT])
 
 
-def _width(tells: Mapping[str, Any]) -> RulesStatus | None:
-    told = {name: value for name, value in tells.items() if name in _TOLD}
-    return RulesStatus(**told) if told else None
+def _width(facts: Mapping[str, Any]) -> RulesStatus | None:
+    known_fields = {name: value for name, value in facts.items() if name in _WIDTH_FIELDS}
+    return RulesStatus(**known_fields) if known_fields else None

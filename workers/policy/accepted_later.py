@@ -20,7 +20,7 @@ class AcceptedLater:
     count: int = 0
     last_at: float = NEVER
 
-    def refused(self, level: int, now: float) -> None:
+    def note_refusal(self, level: int, now: float) -> None:
         self.level, self.at = level, now
 
     def below(self, now: float, rtt_s: float) -> int | None:
@@ -33,9 +33,9 @@ class AcceptedLater:
         if self.level is None or now - self.at >= memory_rtts * rtt_s or self.level >= CLEARLY * limit:
             return False
         self.level = None
-        return self.again(now, rtt_s, memory_rtts)
+        return self.count_acceptance(now, rtt_s, memory_rtts)
 
-    def again(self, now: float, rtt_s: float, memory_rtts: float) -> bool:
+    def count_acceptance(self, now: float, rtt_s: float, memory_rtts: float) -> bool:
         """Count a disproved level; returns whether it is the second within the memory."""
         self.count = self.count + 1 if now - self.last_at < memory_rtts * rtt_s else 1
         self.last_at = now

@@ -12,7 +12,7 @@ from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_demands import diagnosis_at, directives, next_at
 from dicast.workers.policy.adaptive_findings import (
-    busy_as_told,
+    busy_as_advertised,
     diagnosis_of,
     hidden_cap,
     hold_max_rtts,
@@ -58,8 +58,8 @@ class Adaptive:
 
     def take_news(self) -> list[str]:
         """Return the findings about reported budgets since the last call."""
-        told = self.state.told
-        news, told.news = told.news, []
+        budgets = self.state.told
+        news, budgets.news = budgets.news, []
         return news
 
     # Events
@@ -80,7 +80,7 @@ class Adaptive:
         if event.probe:
             state.breaker = breakers.probe_sent(state.breaker, event.call, event.at)
         if state.rate is not None:
-            state.rate.went(event.at)
+            state.rate.on_sent(event.at)
             if event.held_by == RATE_BUCKET:
                 state.rate.bound_at = event.at
         cut_lately = event.at < state.growth.cut_at + state.timescales.feedback_s
@@ -92,33 +92,33 @@ class Adaptive:
 
     def done(self, event: Done) -> None:
         state, now = self.state, event.at
-        trial = state.log.answered(event)
+        trial = state.log.record_outcome(event)
         room = state.told.observe(event, trial)
-        if event.refused:
-            state.timescales.refused(self.config, event)
+        if event.was_refused:
+            state.timescales.record_refusal(self.config, event)
         elif event.ok:
-            state.timescales.served(self.config, event)
+            state.timescales.record_answer(self.config, event)
         self._watch_failures(event)
-        if event.refused and state.breaker.closed:
+        if event.was_refused and state.breaker.closed:
             if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.timescales.feedback_s):
                 trial.explained = trial.forgiven = True
             else:
                 if room and event.status != OVERLOADED and state.told.refused_with_room(now):
                     self._try_quanta(trial, now)
-                self._refused(event, trial, now)
+                self._handle_refusal(event, trial, now)
         self._watch_latency(event, now)
 
     def _try_quanta(self, trial: LoggedCall, now: float) -> None:
         """Keep the advertised rate, counted per second, if calls are refused with room again during slow start, after a
         second that was as busy as advertised."""
         state = self.state
-        per_s = busy_as_told(state, trial)
+        per_s = busy_as_advertised(state, trial)
         if per_s and state.rate is None and state.growth.slow_start:
-            state.rate = LearnedRate.counted(per_s, self.config.quantum_gain, now)
+            state.rate = LearnedRate.advertised(per_s, self.config.quantum_gain, now)
             state.growth.cut(now, state.growth.limit)
-            self._say("per-second quanta")
+            self._set_reason("per-second quanta")
 
-    def _refused(self, event: Done, trial: LoggedCall, now: float) -> None:
+    def _handle_refusal(self, event: Done, trial: LoggedCall, now: float) -> None:
         """A call was refused while the breaker is closed.
 
         Rules, first match wins:
@@ -150,7 +150,7 @@ class Adaptive:
             return
         after = max(growth.cut_at, now - max(2.0, rtt_s))
         of_step = growth.pending and not growth.slow_start and trial.sent_at >= growth.grew_at
-        if of_step and (not overloaded or sum(other.refused for other in state.log.since(after)) >= 2):
+        if of_step and (not overloaded or sum(other.was_refused for other in state.log.since(after)) >= 2):
             self._step_refused(trial, now)
             return
         if state.rate is not None:
@@ -167,14 +167,14 @@ class Adaptive:
         """Return whether lowering the limit has not helped; then the former limit is restored."""
         state, growth = self.state, self.state.growth
         before = growth.before if growth.pending else growth.limit
-        known = not growth.pending
-        top = state.noise.persists(before, state.log.sent_total, now, state.timescales.rtt_s, known=known)
+        confirmed = not growth.pending
+        top = state.noise.persists(before, state.log.sent_total, now, state.timescales.rtt_s, confirmed=confirmed)
         if top is None or state.rate is not None:
             return False
         state.single_calls = None
         growth.uncut(now, min(self.ceiling, top))
         growth.hold_rtts = self.config.hold_min_rtts
-        self._say("noise: less was refused no less")
+        self._set_reason("noise: less was refused no less")
         return True
 
     def _step_refused(self, trial: LoggedCall, now: float) -> None:
@@ -182,9 +182,9 @@ class Adaptive:
         state, growth, config = self.state, self.state.growth, self.config
         state.log.explain(growth.grew_at)
         if growth.large_step:
-            state.accepted_later.refused(state.log.open_at_provider(trial), now)
+            state.accepted_later.note_refusal(state.log.open_at_provider(trial), now)
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
-        self._say("step refused")
+        self._set_reason("step refused")
 
     def _suspect(self, trial: LoggedCall, now: float) -> None:
         """Give up one slot after a refusal at the very top, unless such refusals have turned out to be noise lately."""
@@ -198,9 +198,9 @@ class Adaptive:
             return
         level = min(level, int(growth.limit))
         state.noise.lowered(growth.limit, state.log.sent_total)
-        top_refusals.refused(level, now)
+        top_refusals.note_refusal(level, now)
         growth.lower(level)
-        self._say("refused at the top")
+        self._set_reason("refused at the top")
 
     def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:
         """Handle a refusal while a rate is in force: measure the rate again, or find that it was not a rate."""
@@ -211,7 +211,7 @@ class Adaptive:
             state.rate, state.not_a_rate_until = None, now + 3.0 * timescales.rtt_s
             self._cut(now, min(state.growth.limit, cap))
             state.growth.good = state.growth.limit
-            self._say("a cap after all")
+            self._set_reason("a cap after all")
             return
         trial.explained = True
         if state.noise.test is not None:
@@ -222,22 +222,22 @@ class Adaptive:
         longest = max(self.config.hold_max_rtts, self.config.calls_per_probe / calls_per_rtt)
         calm = now > state.overloaded_at + self.config.memory_rtts * timescales.rtt_s
         doubtful = calm and (state.noise.is_new(state.log.sent_total) or rate.per_s < rate.found_per_s)
-        rate.refused(trial, state.log, now, timescales.rtt_s, longest)
+        rate.on_refused(trial, state.log, now, timescales.rtt_s, longest)
         if rate.setback_at == now:
             state.noise.watch(state.log.sent_total)
         elif doubtful and state.noise.suspects(state.log.sent_total, rate.per_s, now):
             rate.run_at(SLOWED * rate.per_s, now)
-            self._say("slower, to see whether it is noise")
+            self._set_reason("slower, to see whether it is noise")
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * timescales.rtt_s
-            self._say("slowing down does not help")
+            self._set_reason("slowing down does not help")
 
     def _noise_proven(self, now: float) -> None:
         """Return to the former limit, or go on with slow start: the refusals were noise."""
         state, growth = self.state, self.state.growth
         state.rate, state.not_a_rate_until = None, max(state.not_a_rate_until, state.noise.until)
         growth.retake(now, self.config.hold_min_rtts)
-        self._say("noise, not a rate")
+        self._set_reason("noise, not a rate")
 
     # Time
 
@@ -261,9 +261,9 @@ class Adaptive:
         if state.single_calls is not None:
             self._single_call_accepted(state.single_calls, now)
             return
-        said = state.told.advance(now, state.log, timescales.feedback_s)
-        if said:
-            self._say(said)
+        finding = state.told.advance(now, state.log, timescales.feedback_s)
+        if finding:
+            self._set_reason(finding)
         if state.rate is not None:
             self._advance_rate(state.rate, now)
         if growth.pending and not self._confirm(now):
@@ -274,26 +274,29 @@ class Adaptive:
         if at is not None and now >= at - EPSILON_S:
             on_way = growth.limit / timescales.rtt_s * timescales.way_s
             growth.grow(now, self.ceiling, config.slow_start_factor, config.hold_min_rtts, on_way)
-            self._say("slow start" if growth.slow_start else "room")
+            self._set_reason("slow start" if growth.slow_start else "room")
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
         state, rtt_s = self.state, self.state.timescales.rtt_s
         last = state.log.last()
         if now - rate.bound_at > 3.0 * rtt_s and last is not None and now < last.sent_at + state.timescales.feedback_s:
             state.rate = None
-            self._say("the limit binds, not the rate")
+            self._set_reason("the limit binds, not the rate")
             return
         if rate.refuted:
-            state.rate, held = None, max((trial.open_before + 1 for trial in state.log.trials), default=self.floor)
-            self._cut(now, min(state.growth.limit, held))
-            self._say("more than a second's share is accepted")
+            state.rate, accepted_level = (
+                None,
+                max((trial.open_before + 1 for trial in state.log.trials), default=self.floor),
+            )
+            self._cut(now, min(state.growth.limit, accepted_level))
+            self._set_reason("more than a second's share is accepted")
             return
         test = state.noise.test
         if test is None:
             rate.advance(state.log, now, rtt_s, state.timescales.feedback_s)
         elif state.noise.disproved(test, state.log.sent_total, now, rtt_s):
             rate.run_at(test.per_s, now)
-            self._say("a rate, not noise")
+            self._set_reason("a rate, not noise")
         state.growth.lift(min(self.ceiling, self.config.rate_room * rate.per_s * rtt_s))
 
     def _confirm(self, now: float) -> bool:
@@ -312,11 +315,13 @@ class Adaptive:
         """Diagnose the episode, of which every call is resolved, and act on it."""
         state, growth, config = self.state, self.state.growth, self.config
         state.episode = episode_start(state.log, state.episode)
-        refused = [trial for trial in state.log.since(state.episode - 1e-6) if trial.refused and not trial.forgiven]
-        if state.told.names_one_end(refused, state.log, now):
-            for trial in refused:
+        refusals = [
+            trial for trial in state.log.since(state.episode - 1e-6) if trial.was_refused and not trial.forgiven
+        ]
+        if state.told.names_one_end(refusals, state.log, now):
+            for trial in refusals:
                 trial.explained = trial.forgiven = True
-            self._say("a window is used up")
+            self._set_reason("a window is used up")
             return
         starting = is_starting(config, state, now)
         diagnosis = diagnosis_of(config, state, now, starting=starting)
@@ -329,7 +334,7 @@ class Adaptive:
                 0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, "diagnosis: rate"
             )
             return
-        state.accepted_later.refused(diagnosis.level, now)
+        state.accepted_later.note_refusal(diagnosis.level, now)
         if diagnosis.kind is Cause.COLLAPSE:
             state.single_calls = SingleCalls(diagnosis.level, starting)
             self._cut(now, min(growth.limit, diagnosis.level))
@@ -342,24 +347,24 @@ class Adaptive:
             state.noise.lowered(growth.limit, state.log.sent_total)
             self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
-        self._say(f"diagnosis: {diagnosis.kind}")
+        self._set_reason(f"diagnosis: {diagnosis.kind}")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
         """If the single call was accepted, climb back to the last refused number, or go on with slow start."""
         state, growth = self.state, self.state.growth
         last = state.log.last()
-        if last is None or last.sent_at <= growth.cut_at or last.refused:
+        if last is None or last.sent_at <= growth.cut_at or last.was_refused:
             return
         if now < last.sent_at + state.timescales.feedback_s - EPSILON_S:
             return
         state.single_calls = None
-        self._say("accepted again")
+        self._set_reason("accepted again")
         if single_calls.slow_start:
             growth.restart(now, max(growth.limit, single_calls.level / 2.0), 0.0, self.config.hold_min_rtts)
             return
         growth.good = max(growth.limit, single_calls.highest)
         restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
-        if restored and state.accepted_later.again(now, state.timescales.rtt_s, self.config.memory_rtts):
+        if restored and state.accepted_later.count_acceptance(now, state.timescales.rtt_s, self.config.memory_rtts):
             self._was_accepted_later(now)
 
     # Rates
@@ -379,12 +384,12 @@ class Adaptive:
         return True
 
     def _keep_rate(self, per_s: float, now: float, reason: str) -> None:
-        state, told = self.state, self.state.told
-        if now - told.room_at < 2.0 * state.timescales.rtt_s:
-            per_s = max(per_s, self.config.quantum_gain * told.room_per_s)
+        state, budgets = self.state, self.state.told
+        if now - budgets.room_at < 2.0 * state.timescales.rtt_s:
+            per_s = max(per_s, self.config.quantum_gain * budgets.room_per_s)
         state.rate = LearnedRate.starting(per_s, state.log.last_refused_at(now), now)
         state.noise.rate_kept(state.log.sent_total)
-        self._say(reason)
+        self._set_reason(reason)
 
     # Failures, latency, clamps
 
@@ -396,7 +401,7 @@ class Adaptive:
             if state.failures.count(event, growth.limit <= self.floor) >= config.trip_failures:
                 state.breaker = breakers.trip(config.breaker, state.breaker, now)
                 state.limit_at_trip = growth.limit
-                self._say("breaker opened")
+                self._set_reason("breaker opened")
             return
         state.breaker = breakers.probe_answered(config.breaker, state.breaker, event.call, event.ok, now)
         if state.breaker.closed:
@@ -404,29 +409,29 @@ class Adaptive:
             growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
             state.latency.forget()
             state.failures, state.judging_since, state.single_calls = Failures(), None, None
-            self._say("breaker closed")
+            self._set_reason("breaker closed")
 
     def _watch_latency(self, event: Done, now: float) -> None:
         state, growth, config = self.state, self.state.growth, self.config
-        asked = state.latency.answered(
+        new_limit = state.latency.observe(
             event,
             limit=growth.limit,
             rtt_s=state.timescales.rtt_s,
             tolerance=config.latency_tolerance,
         )
-        if asked is None or not state.breaker.closed:
+        if new_limit is None or not state.breaker.closed:
             return
-        if asked > growth.limit:
-            growth.uncut(now, min(self.ceiling, asked))
-            self._say("slower, not queueing")
+        if new_limit > growth.limit:
+            growth.uncut(now, min(self.ceiling, new_limit))
+            self._set_reason("slower, not queueing")
         else:
-            self._cut(now, asked)
+            self._cut(now, new_limit)
             growth.good = 0.0
             growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
-            self._say("queueing")
+            self._set_reason("queueing")
 
     def _cut(self, now: float, limit: float) -> None:
         self.state.growth.cut(now, max(float(self.floor), limit))
 
-    def _say(self, reason: str) -> None:
+    def _set_reason(self, reason: str) -> None:
         self.state.reason = reason

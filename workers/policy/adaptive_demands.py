@@ -70,8 +70,8 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     if state.single_calls is not None:
         last = state.log.last()
         return None if last is None else last.sent_at + timescales.feedback_s
-    told_at = state.told.next_at(now, state.log, timescales.feedback_s)
-    times = [] if told_at is None else [told_at]
+    budgets_at = state.told.next_at(now, state.log, timescales.feedback_s)
+    times = [] if budgets_at is None else [budgets_at]
     if state.rate is not None and state.noise.test is None:
         times.append(state.rate.next_at(timescales.rtt_s, timescales.feedback_s))
     step_at = None

@@ -33,7 +33,7 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
     )
 
 
-def busy_as_told(state: AdaptiveState, trial: LoggedCall) -> float:
+def busy_as_advertised(state: AdaptiveState, trial: LoggedCall) -> float:
     """Return the advertised calls per second, if about as many were accepted in the second before that call; else 0."""
     per_s = state.told.room_per_s
     per_s = max(per_s % 1.0, per_s // 1.0)
@@ -48,7 +48,7 @@ def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: 
     numbers = [
         log.open_at_provider(other)
         for other in log.since(rate.started + timescales.rtt_s)
-        if not other.refused and other.sent_at < now - timescales.feedback_s
+        if not other.was_refused and other.sent_at < now - timescales.feedback_s
     ]
     alike = rate.is_alike(level, wander(level), numbers, timescales.rtt_s, now)
     return level if alike or rate.is_early(trial, log) else None

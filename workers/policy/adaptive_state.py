@@ -8,7 +8,7 @@ from typing import Literal
 from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.budgets.told import ReportedBudgets
 from dicast.workers.policy.calls import NEVER, CallLog
 from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.growth import Growth
@@ -52,7 +52,7 @@ class AdaptiveState:
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
     overloaded_at: float = NEVER
-    told: Told = field(default_factory=Told)
+    told: ReportedBudgets = field(default_factory=ReportedBudgets)
     latency: LatencyWatch = field(default_factory=LatencyWatch)
     breaker: Breaker = field(default_factory=Breaker)
     failures: Failures = field(default_factory=Failures)

@@ -145,10 +145,12 @@ def grant(params: Parameters, state: EnforcementState, request: CallRequest, now
     _begin(params, state, request, now)
     denied = _denial(params, state, request, now)
     standing = state.projects[request.project]
-    own = denied is not None and denied.reason == PROJECT_MAX  # then no other project is made to wait for this one
-    standing.waiting = denied is not None and not own
+    at_project_max = (
+        denied is not None and denied.reason == PROJECT_MAX
+    )  # then no other project is made to wait for this one
+    standing.waiting = denied is not None and not at_project_max
     if denied is not None:
-        state.held_by = state.held_by if own else denied.reason
+        state.held_by = state.held_by if at_project_max else denied.reason
         return denied
     probe = params.breaker is not BreakerPhase.CLOSED
     sent = Sent(request.call, now, len(state.leases), effective_limit(params, state, now), state.held_by, probe)
@@ -363,7 +365,7 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Cal
         probe=lease.probe,
     )
     _settle(params, state, lease, done)
-    if done.refused and lease.sent_at > params.counts_after:
+    if done.was_refused and lease.sent_at > params.counts_after:
         obey(params, state)
         state.refusals += 1
         state.refused += 1
@@ -376,8 +378,8 @@ def release(params: Parameters, state: EnforcementState, call: str, outcome: Cal
 
 def _settle(params: Parameters, state: EnforcementState, lease: LeaseRecord, done: Done) -> None:
     reserved, used = lease.reserved, done.used
-    told = used.input_tokens + used.output_tokens > 0
-    if done.ok and not told:
+    usage_known = used.input_tokens + used.output_tokens > 0
+    if done.ok and not usage_known:
         return
     given_back = Cost(
         0.0,

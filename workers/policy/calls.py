@@ -31,7 +31,7 @@ class LoggedCall:
     forgiven: bool = False
 
     @property
-    def refused(self) -> bool:
+    def was_refused(self) -> bool:
         return self.refused_at is not None
 
 
@@ -44,8 +44,8 @@ class CallLog:
     sent_total: int = 0
 
     def __post_init__(self) -> None:
-        self._open = {trial.call: trial for trial in self.trials if not trial.refused}
-        self.refusals = deque((trial for trial in self.trials if trial.refused), maxlen=200)
+        self._open = {trial.call: trial for trial in self.trials if not trial.was_refused}
+        self.refusals = deque((trial for trial in self.trials if trial.was_refused), maxlen=200)
 
     def sent(self, event: Sent) -> None:
         self.sent_total += 1
@@ -53,7 +53,7 @@ class CallLog:
         self.trials.append(trial)
         self._open[event.call] = trial
 
-    def answered(self, event: Done) -> LoggedCall:
+    def record_outcome(self, event: Done) -> LoggedCall:
         """Record the outcome; a call whose `Sent` was lost is reconstructed from its outcome."""
         trial = self._open.pop(event.call, None)
         if trial is None:
@@ -62,7 +62,7 @@ class CallLog:
             self.trials.append(trial)
             if len(self.trials) > 1 and self.trials[-2].sent_at > trial.sent_at:
                 self.trials = deque(sorted(self.trials, key=lambda t: t.sent_at))
-        if event.refused:
+        if event.was_refused:
             trial.refused_at = event.at
             self.refusals.append(trial)
         return trial
@@ -105,12 +105,12 @@ class CallLog:
     def open_at_provider(self, trial: LoggedCall) -> int:
         """Return how many calls the provider was serving when `trial` arrived: the open ones without those it
         refused."""
-        refused = sum(
+        refusals = sum(
             1
             for other in self.refusals
             if other.number < trial.number and other.refused_at is not None and trial.sent_at < other.refused_at
         )
-        return trial.open_before - refused
+        return trial.open_before - refusals
 
     @property
     def began_at(self) -> float:
@@ -123,7 +123,7 @@ class CallLog:
     def accepted_between(self, after: float, until: float) -> int:
         """Count the calls sent in (after, until] that were not refused. The count is final a feedback delay after
         `until`."""
-        return sum(1 for trial in self.since(after) if trial.sent_at <= until and not trial.refused)
+        return sum(1 for trial in self.since(after) if trial.sent_at <= until and not trial.was_refused)
 
     def accepted_per_s(self, after: float, until: float) -> float:
         return self.accepted_between(after, until) / max(0.5, until - after)

@@ -108,9 +108,9 @@ def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: f
     return state
 
 
-def on_probe(config: ClassicConfig, state: ClassicState, call: str, refused: bool, now: float) -> ClassicState:
+def on_probe(config: ClassicConfig, state: ClassicState, call: str, was_refused: bool, now: float) -> ClassicState:
     """Take in the probe's answer: any but a refusal closes the breaker at `limit_after_break`."""
-    breaker = breakers.probe_answered(config.breaker, state.breaker, call, not refused, now)
+    breaker = breakers.probe_answered(config.breaker, state.breaker, call, not was_refused, now)
     if breaker == state.breaker:
         return state
     if not breaker.closed:
@@ -145,11 +145,11 @@ class Classic:
 
     def done(self, event: Done) -> None:
         if event.probe and event.call == self.state.breaker.probe:
-            self.state = on_probe(self.config, self.state, event.call, event.refused, event.at)
+            self.state = on_probe(self.config, self.state, event.call, event.was_refused, event.at)
         elif event.ok and event.readings.retry_after_s:
             wait_s = min(event.readings.retry_after_s, self.config.retry_after_max_s)
             self.state = replace(self.state, hold_until=max(self.state.hold_until, event.at + wait_s))
-        elif event.refused:
+        elif event.was_refused:
             self.state = on_refused(self.config, self.state, event.reporter, event.at, self.floor)
 
     def advance(self, now: float) -> None:

@@ -90,11 +90,11 @@ def judge(
     median, if some are).
     """
     calls = [
-        (log.open_at_provider(trial), trial.refused)
+        (log.open_at_provider(trial), trial.was_refused)
         for trial in log.trials
         if trial.sent_at >= start and not trial.forgiven
     ]
-    episode = _Episode(calls, sorted(number for number, refused in calls if refused))
+    episode = _Episode(calls, sorted(number for number, was_refused in calls if was_refused))
     levels = episode.levels
     if not levels:
         return Diagnosis(Cause.NOISE, 0)
@@ -107,11 +107,11 @@ def judge(
     if noise and len(levels) < NOISY * noise * len(calls) and _is_rate(config, episode, blur=0.0, slack=0):
         return Diagnosis(Cause.NOISE, levels[0])
     level = levels[len(levels) // 2 if noise else len(levels) // 4 if starting else 0]
-    before = [trial for trial in log.trials if not trial.refused and trial.sent_at < start]
-    held = max((log.open_at_provider(trial) for trial in before), default=0)
+    before = [trial for trial in log.trials if not trial.was_refused and trial.sent_at < start]
+    highest_accepted = max((log.open_at_provider(trial) for trial in before), default=0)
     below_held = config.collapse_below_starting if starting else config.collapse_below
     most = len(levels) >= config.collapse_share * len(calls) and len(calls) >= config.least_calls
-    if most and level + wander(level) < below_held * held:
+    if most and level + wander(level) < below_held * highest_accepted:
         return Diagnosis(Cause.COLLAPSE, max(1, levels[0]))
     return Diagnosis(Cause.CAP, max(1, level))
 
@@ -121,11 +121,11 @@ def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: 
     refused numbers. Numbers may be wrong by `slack`, and by the part `blur`."""
     levels = episode.levels
     usual = levels[len(levels) // 2] * (1.0 + blur) + slack
-    at_usual = [refused for number, refused in episode.calls if number >= usual]
+    at_usual = [was_refused for number, was_refused in episode.calls if number >= usual]
     if len(at_usual) >= config.least_calls and at_usual.count(False) >= config.rate_share * len(at_usual):
         return True
     low = levels[len(levels) // 4] * (1.02 + blur) + 2
-    above = [refused for number, refused in episode.calls if number > low]
+    above = [was_refused for number, was_refused in episode.calls if number > low]
     return above.count(False) >= max(3.0, 0.25 * len(above))
 
 
@@ -137,7 +137,7 @@ def _fell_again(episode: _Episode, below: int | None) -> bool:
 
 def _is_rare(config: DiagnosisConfig, log: CallLog) -> bool:
     """Return whether the refusals that no rule acted on are few enough, lately and in the whole log, to be chance."""
-    unexplained = [trial.refused and not trial.explained for trial in log.trials]
+    unexplained = [trial.was_refused and not trial.explained for trial in log.trials]
     return sum(unexplained[-60:]) < config.noise_lately and sum(unexplained) < config.noise_share * len(unexplained)
 
 
@@ -146,21 +146,21 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
 
     These are `needed` refusals and 5 % of the resolved calls, or three of the last sixteen.
     """
-    total = refused = last_refused = 0
+    total = refusals = recent_refusals = 0
     for trial in log.since(after):
         if trial.forgiven:
             continue
-        if trial.refused or trial.sent_at < now - feedback_s:
+        if trial.was_refused or trial.sent_at < now - feedback_s:
             total += 1
-            refused += trial.refused
+            refusals += trial.was_refused
             if total <= 16:
-                last_refused = refused
-    return (refused >= needed and refused >= 0.05 * total) or last_refused >= 3
+                recent_refusals = refusals
+    return (refusals >= needed and refusals >= 0.05 * total) or recent_refusals >= 3
 
 
 def episode_start(log: CallLog, after: float) -> float:
     """Return the send time of the first refused call sent after `after`; `after` itself if there is none."""
-    return min((t.sent_at for t in log.since(after) if t.refused and not t.forgiven), default=after)
+    return min((t.sent_at for t in log.since(after) if t.was_refused and not t.forgiven), default=after)
 
 
 def wander(level: int) -> int:
@@ -177,21 +177,25 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
     number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
     apart their times must be: a rate is tried at its busiest instants, so some refusals have like numbers by chance.
     """
-    refused: list[LoggedCall] = []
+    refusals: list[LoggedCall] = []
     for trial in log.trials:
-        if trial.refused and trial.sent_at > after and (not refused or trial.sent_at > refused[-1].sent_at + rtt_s):
-            refused.append(trial)
-    if len(refused) < 3 or (len(refused) < 5 and refused[-1].sent_at - refused[0].sent_at < 4.0 * rtt_s):
+        if (
+            trial.was_refused
+            and trial.sent_at > after
+            and (not refusals or trial.sent_at > refusals[-1].sent_at + rtt_s)
+        ):
+            refusals.append(trial)
+    if len(refusals) < 3 or (len(refusals) < 5 and refusals[-1].sent_at - refusals[0].sent_at < 4.0 * rtt_s):
         return None
-    levels = sorted(log.open_at_provider(trial) for trial in refused)
+    levels = sorted(log.open_at_provider(trial) for trial in refusals)
     level = levels[len(levels) // 2]
     slack = wander(level)
-    if levels[-1] - levels[0] > slack * min(2, len(refused) - 3):
+    if levels[-1] - levels[0] > slack * min(2, len(refusals) - 3):
         return None
     accepted = [
         log.open_at_provider(trial)
-        for trial in log.since(refused[0].sent_at)
-        if not trial.refused and trial.sent_at < now - feedback_s
+        for trial in log.since(refusals[0].sent_at)
+        if not trial.was_refused and trial.sent_at < now - feedback_s
     ]
     above = sum(1 for number in accepted if number >= level + slack)
     return max(1, level) if above <= 0.02 * len(accepted) else None

@@ -69,7 +69,7 @@ def record(budget: ErrorBudget, use: BudgetUse, done: Done) -> None:
     if not use.slices or use.slices[-1].number < number:
         use.slices.append(Slice(number))
     use.slices[-1].ended += 1
-    use.slices[-1].failed += done.refused or done.failed
+    use.slices[-1].failed += done.was_refused or done.failed
 
 
 def burning(budget: ErrorBudget, use: BudgetUse, now: float) -> tuple[float, float]:

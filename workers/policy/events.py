@@ -77,13 +77,13 @@ class Done:
         return 200 <= self.status < 300
 
     @property
-    def refused(self) -> bool:
+    def was_refused(self) -> bool:
         return self.status in REFUSALS
 
     @property
     def failed(self) -> bool:
         """Whether the provider has failed: 5xx, 408, or no answer at all."""
-        return not self.refused and (self.status == 408 or self.status >= 500 or self.status < 100)
+        return not self.was_refused and (self.status == 408 or self.status >= 500 or self.status < 100)
 
 
 Event = Sent | Done

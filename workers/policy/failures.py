@@ -18,9 +18,9 @@ class Failures:
     def count(self, event: Done, at_floor: bool) -> int:
         """Count one outcome; returns the row's length. Refusals count only at the floor, where nothing is left to
         cut."""
-        if event.failed or (event.refused and at_floor):
+        if event.failed or (event.was_refused and at_floor):
             self.row += 1
             self.since = event.sent_at if self.since is None else min(self.since, event.sent_at)
-        elif not event.refused and (self.since is None or event.sent_at > self.since):
+        elif not event.was_refused and (self.since is None or event.sent_at > self.since):
             self.row, self.since = 0, None
         return self.row

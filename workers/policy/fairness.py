@@ -36,8 +36,8 @@ def shares(limit: int, standings: Mapping[str, Standing], weights: Mapping[str, 
         return {}
     total = sum(weights.get(p, 1.0) for p in standings)
     result = {p: int(limit * weights.get(p, 1.0) / total) for p in standings}
-    left = limit - sum(result.values())
-    for project in sorted(standings, key=lambda p: (standings[p].service, p))[:left]:
+    remainder = limit - sum(result.values())
+    for project in sorted(standings, key=lambda p: (standings[p].service, p))[:remainder]:
         result[project] += 1
     return result
 

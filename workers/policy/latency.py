@@ -68,7 +68,7 @@ class LatencyWatch:
         if cohort.size >= max(20.0, limit / 2.0):
             cohort.end = at
 
-    def answered(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
+    def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
         """Take in one outcome; returns a new limit if the latency calls for one, else None.
 
         A value above `limit` undoes the cut under test; one below is a cut.

@@ -193,8 +193,8 @@ class Noise:
         if self.decline is not None and limit <= LOW_PART * self.decline.top:
             self.decline.low_calls += 1
 
-    def persists(self, limit: float, number: int, now: float, rtt_s: float, *, known: bool) -> float | None:
-        """Note that a call was refused under that limit, which is `known` unless it is a pending step.
+    def persists(self, limit: float, number: int, now: float, rtt_s: float, *, confirmed: bool) -> float | None:
+        """Note that a call was refused under that limit, which is `confirmed` unless it is a pending step.
 
         If as many calls are refused far below a level as at it, the refusals are noise. Then the level to be restored
         is returned, else None.
@@ -203,7 +203,7 @@ class Noise:
         if decline is None:
             return None
         decline.refused += 1
-        decline.low_refused += known and limit <= LOW_PART * decline.top
+        decline.low_refused += confirmed and limit <= LOW_PART * decline.top
         ratio, share = decline.ratio(number), decline.share(number)
         if ratio <= REAL_AT or limit >= decline.top:
             self.decline = None

@@ -40,10 +40,10 @@ def profile(name: str, **changes: Any) -> EngineConfig:
     """Return a profile's constants, with `changes` applied. Raises `UnknownProfile`, or TypeError for unknown
     constants."""
     try:
-        found = PROFILES[name]
+        constants = PROFILES[name]
     except KeyError:
         raise UnknownProfile(f"profile must be one of {', '.join(PROFILES)}, got {name!r}") from None
-    return replace(found, **changes)
+    return replace(constants, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class PoolConfig:
 
     @property
     def first_limit(self) -> int:
-        wanted = self.limit
-        if wanted is None:
+        start = self.limit
+        if start is None:
             if isinstance(self.engine, AdaptiveConfig):
                 part = min(self.engine.start_most, self.engine.start_part * self.ceiling)
-                wanted = int(max(self.engine.start, part))
+                start = int(max(self.engine.start, part))
             else:
-                wanted = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
-        return max(self.floor, min(self.ceiling, wanted))
+                start = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
+        return max(self.floor, min(self.ceiling, start))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-LOOK_EVERY_S = 5.0
+CHECK_EVERY_S = 5.0
 STUCK_LOOKS = 6
 """A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
 taken. Checks are counted instead of time, so that a process that was frozen is not taken for a stuck one."""
@@ -31,7 +31,7 @@ class QueueProgress:
         return self.looks >= STUCK_LOOKS or self.reconnected
 
 
-def look(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
+def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
     """Check one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room` for them.
 
     Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,

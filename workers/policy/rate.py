@@ -104,7 +104,7 @@ class LearnedRate:
         return cls(per_s=per_s, since=now, anchor=anchor, bound_at=now, started=now, found_per_s=per_s)
 
     @classmethod
-    def counted(cls, told_per_s: float, part: float, now: float) -> LearnedRate:
+    def advertised(cls, told_per_s: float, part: float, now: float) -> LearnedRate:
         """Return a rate that the provider reports and counts per second, so that nothing is saved and the present
         second is full. Only a `part` of it is used."""
         over = now + 1.0
@@ -123,7 +123,7 @@ class LearnedRate:
             or self.excess > EXCESS_LEAST + EXCESS_PART * self.counted_per_s
         )
 
-    def went(self, at: float) -> None:
+    def on_sent(self, at: float) -> None:
         """Note that a call was sent."""
         if self.told_per_s > 0.0 and at >= self.went_at:
             self.excess = max(0.0, self.excess - self.counted_per_s * (at - self.went_at)) + 1.0
@@ -139,7 +139,7 @@ class LearnedRate:
 
     # A refusal
 
-    def refused(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
+    def on_refused(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float, interval_max_rtts: float) -> None:
         """Handle a refusal although the rate was kept.
 
         Rules, first match wins: sent before the rate last moved, or before the first of several raises -> ignored;
@@ -215,17 +215,17 @@ class LearnedRate:
         """Return whether too many were refused lately for a random walk; then the rate becomes what was accepted
         meanwhile."""
         recent = list(log.since(max(self.since, trial.sent_at - max(1.5, 12.0 / self.per_s))))
-        refused = [other.sent_at for other in recent if other.refused]
-        if len(refused) < 3 or len(refused) < 0.2 * len(recent):
+        refusal_times = [other.sent_at for other in recent if other.was_refused]
+        if len(refusal_times) < 3 or len(refusal_times) < 0.2 * len(recent):
             return False
         self.setbacks = self.setbacks + 1 if now - self.setback_at < 2.0 * rtt_s else 1
         self.setback_at = now
-        first = min(refused)
-        went = sum(1 for other in recent if not other.refused and other.sent_at > first)
-        went_per_s = went / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
-        least = 0.25 if len(refused) >= 0.4 * len(recent) else 0.93
+        first = min(refusal_times)
+        accepted = sum(1 for other in recent if not other.was_refused and other.sent_at > first)
+        accepted_per_s = accepted / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
+        least = 0.25 if len(refusal_times) >= 0.4 * len(recent) else 0.93
         least_per_s = max(least * self.per_s, min(self.sustained, 0.97 * self.per_s))
-        self._move(max(least_per_s, min(0.97 * self.per_s, went_per_s)), trial.sent_at, now)
+        self._move(max(least_per_s, min(0.97 * self.per_s, accepted_per_s)), trial.sent_at, now)
         self.interval_rtts, self.sustained, self.testing = 1.0, 0.0, False
         return True
 

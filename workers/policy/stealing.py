@@ -25,7 +25,7 @@ class Load:
     number of messages that it holds."""
 
     node: str
-    held: Mapping[str, int]
+    held_by_pool: Mapping[str, int]
     available: int
     pools: Collection[str]
     takes: bool = True
@@ -34,7 +34,7 @@ class Load:
 
     @property
     def queued(self) -> int:
-        return self.depth if self.depth >= 0 else sum(self.held.values())
+        return self.depth if self.depth >= 0 else sum(self.held_by_pool.values())
 
     def spares(self, overload: int) -> int:
         """Return how many messages it can give while it takes work."""
@@ -56,27 +56,29 @@ def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = ID
     Holds: no node both gives and receives; no node receives more than it has free slots, or units of a pool that it
     does not serve; and no node gives what it does not hold.
     """
-    known = sorted(loads, key=lambda load: load.node)
-    donors = [load for load in known if (load.spares(overload) > 0 or not load.takes) and any(load.held.values())]
-    takers = [load for load in known if load.takes and not load.full]
+    by_name = sorted(loads, key=lambda load: load.node)
+    donors = [
+        load for load in by_name if (load.spares(overload) > 0 or not load.takes) and any(load.held_by_pool.values())
+    ]
+    takers = [load for load in by_name if load.takes and not load.full]
     room = {load.node: load.available for load in takers if load.queued < idle and load.available > 0}
-    serves = {load.node: load.pools for load in known}
+    serves = {load.node: load.pools for load in by_name}
     got: Counter[str] = Counter()
     moved: Counter[tuple[str, str, str]] = Counter()
     for donor in sorted(donors, key=lambda load: (-load.queued, load.node)):
-        left = dict(donor.held)
-        budget = min(most, donor.spares(overload)) if donor.takes else sum(left.values())
+        remaining = dict(donor.held_by_pool)
+        budget = min(most, donor.spares(overload)) if donor.takes else sum(remaining.values())
         for _ in range(budget):
             choices = [
-                (got[node], -room[node], node, -left[pool], pool)
-                for pool in left
+                (got[node], -room[node], node, -remaining[pool], pool)
+                for pool in remaining
                 for node in room
-                if left[pool] and got[node] < room[node] and node != donor.node and pool in serves[node]
+                if remaining[pool] and got[node] < room[node] and node != donor.node and pool in serves[node]
             ]
             if not choices:
                 break
             _, _, receiver, _, pool = min(choices)
-            left[pool] -= 1
+            remaining[pool] -= 1
             got[receiver] += 1
             moved[donor.node, receiver, pool] += 1
     return [Transfer(donor, receiver, pool, units) for (donor, receiver, pool), units in moved.items()]

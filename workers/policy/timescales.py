@@ -30,13 +30,13 @@ class Timescales:
         """How long a call is under way to the provider, at most: half of the time in which a refusal comes back."""
         return min(WAY_MOST_S, 0.5 * min(self.refusal_latencies, default=0.0))
 
-    def refused(self, config: AdaptiveConfig, event: Done) -> None:
+    def record_refusal(self, config: AdaptiveConfig, event: Done) -> None:
         self.refusal_latencies.append(event.latency_s)
         while len(self.refusal_latencies) > LAST_REFUSALS:
             self.refusal_latencies.popleft()
         self._bound(config)
 
-    def served(self, config: AdaptiveConfig, event: Done) -> None:
+    def record_answer(self, config: AdaptiveConfig, event: Done) -> None:
         """Add an answer's latency to the average; the first one becomes the average."""
         weight = config.rtt_weight if self.answered else 1.0
         self.rtt_s = max(1e-3, self.rtt_s + weight * (event.latency_s - self.rtt_s))

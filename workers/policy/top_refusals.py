@@ -24,7 +24,7 @@ class TopRefusals:
     at: float = NEVER
     noisy_until: float = NEVER
 
-    def refused(self, level: int, now: float) -> None:
+    def note_refusal(self, level: int, now: float) -> None:
         """Note that `level` was refused."""
         self.level, self.at = level, now
 

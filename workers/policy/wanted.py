@@ -63,7 +63,7 @@ class Wanted:
     waiting: Mapping[str, int]
 
 
-def wanted(
+def wanted_workers(
     work: Sequence[WaitingCalls], rooms: Mapping[str, WantedRoom], *, most: int, width: float, minimum: int = 0,
     unended_jobs: int = 0,
 ) -> Wanted:  # fmt: skip
@@ -76,16 +76,16 @@ def wanted(
     for that one worker and `minimum`.
     """
     pools = {*rooms, *(pool for item in work for pool in item.pools)}
-    given = {pool: rooms.get(pool, WantedRoom(most)) for pool in pools}
-    needs = _spread(work, {pool: room.calls for pool, room in given.items()})
-    calls = {pool: min(room.calls, max(room.open, needs[pool])) for pool, room in given.items()}
+    rooms_by_pool = {pool: rooms.get(pool, WantedRoom(most)) for pool in pools}
+    needs = _spread(work, {pool: room.calls for pool, room in rooms_by_pool.items()})
+    calls = {pool: min(room.calls, max(room.open, needs[pool])) for pool, room in rooms_by_pool.items()}
     in_all = min(most, sum(calls.values()))
-    some = int(unended_jobs > 0 or any(room.open for room in given.values()))
+    some = int(unended_jobs > 0 or any(room.open for room in rooms_by_pool.values()))
     return Wanted(
         workers=max(minimum, some, _workers(in_all, width)),
         calls=calls,
         by_pool={pool: _workers(min(most, n), width) for pool, n in calls.items()},
-        waiting={pool: max(0, needs[pool] - room.open) for pool, room in given.items()},
+        waiting={pool: max(0, needs[pool] - room.open) for pool, room in rooms_by_pool.items()},
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import bootsteps
 
-from dicast.workers.nodes.beacon import Beacon, Resting
+from dicast.workers.nodes.beacon import Beacon, IdleDuties
 from dicast.workers.system.allocator import share_one_arena
 
 
@@ -25,12 +25,12 @@ class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, worker: Any) -> None:
         share_one_arena()  # before there are threads that might have made more
         app = worker.app
-        app.registry.announce(app.node, app.width.look())
+        app.registry.announce(app.node, app.width.sample())
         self._beacon = Beacon(
             app.registry_maker(),
             app.node,
-            app.width.look,
-            lambda: getattr(worker.consumer, "duties", None) or Resting(),
+            app.width.sample,
+            lambda: getattr(worker.consumer, "duties", None) or IdleDuties(),
         )
         worker.wake_beacon = self._beacon.wake
         self._beacon.start()

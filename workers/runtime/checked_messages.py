@@ -34,7 +34,7 @@ UNKNOWN_KEPT = 1000
 NAME_SHOWN = 200
 
 
-def shown(name: str) -> str:
+def shortened(name: str) -> str:
     """Shorten an untrusted name for a line of the log."""
     return name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
 
@@ -87,7 +87,7 @@ class CheckedMessages(PoolQueues):
     def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
         """Put a task that this worker does not know back into its queue a few times, so that a worker that knows it may
         take it. Then fail it, and whatever waits for it, with Celery's `NotRegistered`."""
-        task_id, name = (shown(str(message.headers.get(field))) for field in ("id", "task"))
+        task_id, name = (shortened(str(message.headers.get(field))) for field in ("id", "task"))
         fields = {"event": "unknown_task", "task": name, "task_id": task_id}
         tries = self._unknown.get(task_id, 0) + 1
         in_common = message.delivery_info["routing_key"] in self._common
@@ -119,7 +119,7 @@ class CheckedMessages(PoolQueues):
         try:
             self.app.backend.mark_as_failure(context.id, error, request=context)
         except Exception as trouble:  # noqa: BLE001  (a stranger's message; the worker serves all the others)
-            logger.warning("the failure of task %s could not be recorded: %r", shown(str(context.id)), trouble)
+            logger.warning("the failure of task %s could not be recorded: %r", shortened(str(context.id)), trouble)
         dispatcher = self.event_dispatcher
         if dispatcher is not None:
             self.pool.post(partial(dispatcher.send, "task-failed", uuid=context.id, exception=repr(error)))

@@ -29,8 +29,8 @@ from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest, QueuedUnits
 from dicast.workers.broker import fast_json
 from dicast.workers.broker.acknowledgement import BatchedQoS, pending_acks
-from dicast.workers.broker.broker_errors import outlive_odd_broadcasts, reconnect_when_refused
-from dicast.workers.broker.dead_letters import DeadLetters, look_before_reading
+from dicast.workers.broker.broker_errors import reconnect_on_error_replies, survive_foreign_broadcasts
+from dicast.workers.broker.dead_letters import DeadLetters, check_before_reading
 from dicast.workers.broker.fetch import read_pops
 from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths
 from dicast.workers.nodes.reaper import restore_messages
@@ -40,7 +40,7 @@ from dicast.workers.runtime.pool import TaskPool, on_loop_close
 from dicast.workers.runtime.watchdog import Watchdog
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching
 from dicast.workers.system import private
-from dicast.workers.system.supervision import end_worker, supervise, tell_of_threads, watch
+from dicast.workers.system.supervision import end_worker, log_thread_failures, supervise, watch
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +89,9 @@ class AdmissionConsumer(CheckedMessages):
         default_steps = tuple(s for s in Consumer.Blueprint.default_steps if not s.endswith(":DelayedDelivery"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        reconnect_when_refused()
-        outlive_odd_broadcasts()
-        tell_of_threads()
+        reconnect_on_error_replies()
+        survive_foreign_broadcasts()
+        log_thread_failures()
         fast_json.use_for_messages()
         self.forget_queues()
         self._unknown, self._unknown_held = {}, 0
@@ -150,7 +150,7 @@ class AdmissionConsumer(CheckedMessages):
             self.config.epoch.cuts += 1
         handler = self.create_task_handler()
         if isinstance(self.task_consumer.channel, RedisChannel):
-            look_before_reading(self.task_consumer.channel, self._dead_letters.add)
+            check_before_reading(self.task_consumer.channel, self._dead_letters.add)
         gated = [q for q in self.task_consumer._queues if q.startswith(QUEUE_PREFIX)]
         self._common = tuple(q for q in self.task_consumer._queues if q not in gated)
         self._queues, self._handle = {}, handler
@@ -185,8 +185,10 @@ class AdmissionConsumer(CheckedMessages):
         connection.
         """
         self.pool.catch_up()
-        kept = [r.message for r in list(active_requests) if isinstance(private.qos_of(r.message.channel), BatchedQoS)]
-        working = frozenset(message.delivery_tag for message in kept) | pending_acks()
+        in_progress = [
+            r.message for r in list(active_requests) if isinstance(private.qos_of(r.message.channel), BatchedQoS)
+        ]
+        working = frozenset(message.delivery_tag for message in in_progress) | pending_acks()
         count = restore_messages(self.app, self.config.keys, self.config.node, keep=working)
         if count:
             logger.warning("reconnected: %d messages put back, %d kept", count, len(working))
@@ -282,7 +284,7 @@ class AdmissionConsumer(CheckedMessages):
             try:
                 async with client.pubsub(ignore_subscribe_messages=True) as ear:
                     server = epoch.server
-                    await ear.subscribe(self.config.keys.freed, self.config.keys.told)
+                    await ear.subscribe(self.config.keys.freed, self.config.keys.notices)
                     while server == epoch.server:  # a server that is no primary any more refuses no subscriber
                         message = await ear.get_message(timeout=5.0)
                         if message is not None and message["channel"] == self.config.keys.freed:
@@ -290,14 +292,14 @@ class AdmissionConsumer(CheckedMessages):
                         elif message is not None and message["data"] == self.config.node:
                             self.wake_beacon()
                         elif message is not None and self.duties is not None:
-                            self.duties.heard(message["data"])
+                            self.duties.handle_request(message["data"])
             except (RedisError, OSError) as error:
                 logger.warning("cannot listen for freed leases: %s", error)
                 await asyncio.sleep(FALLBACK_S)
 
     def _freed(self, pool: str) -> None:
         for gate in self.gates.values():
-            if gate.held and pool in (gate.pool, "*"):
+            if gate.waiting and pool in (gate.pool, "*"):
                 gate.kick()
 
     async def _watch_queues(self) -> None:
@@ -307,7 +309,7 @@ class AdmissionConsumer(CheckedMessages):
         while True:
             await asyncio.sleep(FALLBACK_S)
             for gate in self.gates.values():
-                if gate.held:
+                if gate.waiting:
                     await gate.count()
             if self._keeps_work() and (handing_on is None or handing_on.done()):
                 handing_on = asyncio.ensure_future(self._hand_on())
@@ -315,7 +317,7 @@ class AdmissionConsumer(CheckedMessages):
     def _keeps_work(self) -> bool:
         """Return whether messages wait here for a slot while their queue is empty, so that other workers may be
         idle."""
-        return self.free_slots() <= 0 and any(gate.held and not gate.backlog for gate in self.gates.values())
+        return self.free_slots() <= 0 and any(gate.waiting and not gate.backlog for gate in self.gates.values())
 
     async def _hand_on(self) -> None:
         if self.config.hand_on is not None:
@@ -338,7 +340,7 @@ class AdmissionConsumer(CheckedMessages):
         if name is not None and self._queue_lengths is not None:
             with contextlib.suppress(*BROKER_ERRORS):
                 messages = await self._queue_lengths.peek(name)
-                return QueuedUnits.of(messages.headers, messages.others)
+                return QueuedUnits.from_headers(messages.headers, messages.others)
         return None
 
     def _queue_of(self, pool: str) -> str | None:

@@ -81,13 +81,13 @@ class NodeDuties:
         return Vitals(
             open=worker.leased,
             available=worker.free_slots() if takes else 0,
-            held={gate.pool: len(gate.held) for gate in list(worker.gates.values()) if gate.held},
+            held={gate.pool: len(gate.waiting) for gate in list(worker.gates.values()) if gate.waiting},
             memory_used_bytes=memory.total - memory.available,
             cut=self._cut,
         )
 
     # ------------------------------------------------------------------ what is done
-    def heard(self, text: str) -> None:
+    def handle_request(self, text: str) -> None:
         """Take a request that may be for this node; on the loop."""
         request = GiveBack.read(text)
         if request is not None and request.node == self._worker.config.node:
@@ -95,21 +95,21 @@ class NodeDuties:
 
     def _give_back(self, request: GiveBack) -> None:
         """Put messages back for other nodes and reply how many; on the hub."""
-        given = {}
+        returned = {}
         for gate in self._worker.gates.values():
             if dropped := gate.give_up(request.units.get(gate.pool, 0)):
-                given[gate.pool] = len(dropped)
+                returned[gate.pool] = len(dropped)
                 self._worker.put_back(dropped)
-        logger.info("messages go back for idle nodes: %s", given, extra={"event": "gave_back", "units": given})
-        self._worker.pool.submit(self._tell(request, given))
+        logger.info("messages go back for idle nodes: %s", returned, extra={"event": "gave_back", "units": returned})
+        self._worker.pool.submit(self._reply(request, returned))
 
-    async def _tell(self, request: GiveBack, given: Mapping[str, int]) -> None:
+    async def _reply(self, request: GiveBack, returned: Mapping[str, int]) -> None:
         config = self._worker.config
         key = config.keys.given_back(request.id)
         with contextlib.suppress(RedisError, OSError):  # whoever asked waits no longer
             async with connect_async(config.store_url) as client:
                 pipe = client.pipeline()
-                pipe.rpush(key, orjson.dumps([config.node, given]))
+                pipe.rpush(key, orjson.dumps([config.node, returned]))
                 pipe.expire(key, REPLIES_KEPT_S)
                 await pipe.execute()
 

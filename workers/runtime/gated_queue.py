@@ -47,7 +47,7 @@ class GatedQueue:
             return
         self._consumer.on_message = self._handle
         self._prefetch = self._new_prefetch()
-        self._hub.on_tick.add(self._prefetch.look)
+        self._hub.on_tick.add(self._prefetch.refill)
 
     def close(self) -> None:
         """Stop reading the queue. The caller has to put back messages that have been read and have no lease."""
@@ -75,5 +75,5 @@ class GatedQueue:
         prefetch, self._prefetch = self._prefetch, None
         if prefetch is not None:
             if self._hub is not None:
-                self._hub.on_tick.discard(prefetch.look)
+                self._hub.on_tick.discard(prefetch.refill)
             end(prefetch)

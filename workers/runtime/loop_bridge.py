@@ -125,19 +125,19 @@ def on_loop_close(close: Callable[[], Awaitable[None]]) -> None:
 def loop_resource(factory: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> Callable[[], T]:
     """Return a function that returns the running loop's own object, made by `factory` on first use and closed with the
     loop."""
-    made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+    resources: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
 
     def get() -> T:
         loop = asyncio.get_running_loop()
-        if loop not in made:
-            resource = made[loop] = factory()
+        if loop not in resources:
+            resource = resources[loop] = factory()
 
             async def forget_and_close() -> None:
-                del made[loop]
+                del resources[loop]
                 await close(resource)
 
             on_loop_close(forget_and_close)
-        return made[loop]
+        return resources[loop]
 
     return get
 

@@ -370,9 +370,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        _, left = await asyncio.wait(others, timeout=CANCEL_GRACE_S)
-        if left:
-            logger.error("left behind when the pool stopped: %s", ", ".join(sorted(task.get_name() for task in left)))
+        _, unfinished = await asyncio.wait(others, timeout=CANCEL_GRACE_S)
+        if unfinished:
+            logger.error(
+                "left behind when the pool stopped: %s", ", ".join(sorted(task.get_name() for task in unfinished))
+            )
         await close_loop_resources()
         await self.loop.shutdown_asyncgens()
 

@@ -104,16 +104,18 @@ class PoolQueues(Consumer):  # type: ignore[misc]
 
     def cancel_task_queue(self, queue: str) -> None:
         """Stop reading a queue. Of a pool's queue, messages that wait for a lease go back, and open calls finish."""
-        found = self.app.amqp.queues[queue]
-        opened = self._queues.get(found.name)
+        task_queue = self.app.amqp.queues[queue]
+        opened = self._queues.get(task_queue.name)
         if opened is None:
-            super().cancel_task_queue(found.name)
+            super().cancel_task_queue(task_queue.name)
             self._common = tuple(q.name for q in self.task_consumer.queues)
             return
-        self.app.amqp.queues.deselect(found.name)
+        self.app.amqp.queues.deselect(task_queue.name)
         opened.close()
         self._requeue(opened.gate.drop_held())
-        logger.info("queue %s is not read", found.name, extra={"event": "cancel_consumer", "queue": found.name})
+        logger.info(
+            "queue %s is not read", task_queue.name, extra={"event": "cancel_consumer", "queue": task_queue.name}
+        )
 
     def _requeue(self, requests: list[AdmittedRequest]) -> None:
         for request in requests:

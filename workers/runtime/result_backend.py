@@ -35,7 +35,7 @@ from redis.backoff import ExponentialBackoff
 
 from dicast.workers.runtime.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
 from dicast.workers.store.batches import Batches
-from dicast.workers.store.connection import DEMOTED, leave_demoted, tell_of_closed
+from dicast.workers.store.connection import DEMOTED, leave_demoted, raise_when_closed
 from dicast.workers.store.scripts import script_text
 from dicast.workers.store.sentinel import SentinelAddress, async_master_pool, master_pool
 
@@ -92,7 +92,7 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
             retry_on_error=[redis.BusyLoadingError],
             **params,
         )
-        tell_of_closed(pool)
+        raise_when_closed(pool)
         return _LoopClient(Batches(redis.asyncio.Redis.from_pool(pool)), self._blocking_client.connection_pool)
 
     def _loop_pool(self, connection_class: type[Any] = redis.Connection, **params: Any) -> redis.asyncio.ConnectionPool:
@@ -138,12 +138,12 @@ class RedisBackend(CeleryRedisBackend):  # type: ignore[misc]
     def iter_native(self, result: Any, **options: Any) -> Iterator[tuple[str, Any]]:
         """Yield all results. Celery's own method misses a result that arrives between its check and its wait, or that
         went to another waiter of this process."""
-        told = set()
+        reported = set()
         for task_id, meta in super().iter_native(result, **options):
-            told.add(task_id)
+            reported.add(task_id)
             yield task_id, meta
         for node in result.results:
-            if node.id not in told and isinstance(node, AsyncResult):
+            if node.id not in reported and isinstance(node, AsyncResult):
                 meta = self.get_task_meta(node.id)
                 if meta["status"] in READY_STATES:
                     yield node.id, meta

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from dicast.workers.broker.queue_length import BROKER_ERRORS, QueueLengths
-from dicast.workers.policy.progress import LOOK_EVERY_S, QueueProgress, Remedy, look
+from dicast.workers.policy.progress import CHECK_EVERY_S, QueueProgress, Remedy, check_progress
 from dicast.workers.system.supervision import end_worker
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ class Watchdog:
     async def run(self, queue_lengths: QueueLengths) -> None:
         """Check the queues every few seconds, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self.look(queue_lengths)
+            await asyncio.sleep(CHECK_EVERY_S)
+            await self.check(queue_lengths)
 
-    async def look(self, queue_lengths: QueueLengths) -> None:
+    async def check(self, queue_lengths: QueueLengths) -> None:
         """Check all queues once."""
         for name, room in self._room().items():
             try:
@@ -40,7 +40,7 @@ class Watchdog:
             except BROKER_ERRORS:  # nobody takes anything while the broker is away
                 continue
             before = self._progress.get(name, QueueProgress())
-            self._progress[name], remedy = look(before, taken=self.taken[name], waiting=waiting, room=room)
+            self._progress[name], remedy = check_progress(before, taken=self.taken[name], waiting=waiting, room=room)
             if remedy is Remedy.NONE:
                 continue
             logger.error("work waits in %s and none is taken: %s", name, remedy.value,

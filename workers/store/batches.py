@@ -87,27 +87,27 @@ class Batches:
     async def _empty(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-            wanted = [(commands, replies) for commands, replies in batch if not replies.done()]
+            pending = [(commands, replies) for commands, replies in batch if not replies.done()]
             try:
-                if wanted:
-                    await self._round_trip(wanted)
+                if pending:
+                    await self._round_trip(pending)
             except Exception as error:  # noqa: BLE001  (raised in every caller)
-                for _, replies in wanted:
+                for _, replies in pending:
                     if not replies.done():
                         replies.set_exception(error)
             finally:
-                for _, replies in wanted:
+                for _, replies in pending:
                     replies.cancel()
 
     async def _round_trip(self, batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
         answers = iter(await self._ask([command for commands, _ in batch for command in commands]))
         for commands, replies in batch:
-            own = [next(answers) for _ in commands]
+            results = [next(answers) for _ in commands]
             if replies.done():
                 continue
-            error = next((answer for answer in own if isinstance(answer, Exception)), None)
+            error = next((result for result in results if isinstance(result, Exception)), None)
             if error is None:
-                replies.set_result(own)
+                replies.set_result(results)
             else:
                 replies.set_exception(error)
 

@@ -55,7 +55,7 @@ def connect(url: str, retries: int = 3) -> StoreClient:
     return redis.Redis.from_pool(pool)
 
 
-def shuts_out(url: str) -> bool:
+def rejects_login(url: str) -> bool:
     """Return whether the store answers and rejects this login. Takes one connection, and at most a few seconds."""
     try:
         with connect(url, retries=0) as client:
@@ -90,7 +90,7 @@ def _async_pool(url: str) -> redis.asyncio.BlockingConnectionPool:
         pool = async_master_pool(url, **options)
     else:
         pool = redis.asyncio.BlockingConnectionPool.from_url(url, **options)
-    tell_of_closed(pool)
+    raise_when_closed(pool)
     return pool
 
 
@@ -111,7 +111,7 @@ def leave_demoted(pool: redis.ConnectionPool) -> None:
     pool.connection_class = LeavingConnection
 
 
-def tell_of_closed(pool: redis.asyncio.ConnectionPool) -> None:
+def raise_when_closed(pool: redis.asyncio.ConnectionPool) -> None:
     """Have the pool's connections raise redis-py's `ConnectionError`, which is retried, when a write finds them closed:
     uvloop raises RuntimeError then, which redis-py lets through. Connections to a former primary are closed (see
     `leave_demoted`)."""

@@ -62,41 +62,41 @@ class Daemon:
     ) -> tuple[DaemonStatus, bool]:
         """Start the daemon unless it runs; returns its status, and whether this call started it. `command` is called
         only then; `env` is added to this process's environment. Raises `DaemonError`."""
-        answer = self._probe()
-        if answer is not None:
-            return answer, False
+        status = self._probe()
+        if status is not None:
+            return status, False
         end = time.monotonic() + deadline_s
         with self._locked(end):
-            answer = self._found(end)
-            if answer is not None:
-                return answer, False
+            status = self._running_status(end)
+            if status is not None:
+                return status, False
             process = self._spawn(command(), env or {})
-            answer = self._answer(lambda: process.poll() is None, end)
-            if answer is None:
+            status = self._await_status(lambda: process.poll() is None, end)
+            if status is None:
                 raise DaemonError(f"{self.name} ended as soon as it was started{self._tail()}")
-            return answer, True
+            return status, True
 
     def find(self, *, deadline_s: float) -> DaemonStatus | None:
         """Return its status, None if it does not run; one that is just starting is waited for. Raises `DaemonError`."""
-        answer = self._probe()
-        if answer is not None or not self.folder.exists():
-            return answer
+        status = self._probe()
+        if status is not None or not self.folder.exists():
+            return status
         end = time.monotonic() + deadline_s
         with self._locked(end):
-            return self._found(end)
+            return self._running_status(end)
 
     def stop(self, grace_s: float) -> bool:
         """Terminate it, and kill it after `grace_s`; False if there was none. Holds on return: it is gone."""
         if not self.folder.exists():
             return False
         with self._locked(time.monotonic() + grace_s):
-            known = self._recorded()
-            if known is None and (answer := self._probe()) is not None:
-                known = Process.of(answer.pid)
-            if known is not None:
-                terminate(known, grace_s=grace_s, name=self.name)
+            process = self._recorded()
+            if process is None and (status := self._probe()) is not None:
+                process = Process.find(status.pid)
+            if process is not None:
+                terminate(process, grace_s=grace_s, name=self.name)
             self._record.unlink(missing_ok=True)
-            return known is not None
+            return process is not None
 
     def _spawn(self, command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
@@ -110,28 +110,28 @@ class Daemon:
                 start_new_session=True,  # neither the terminal's Ctrl-C nor its end reaches it
             )
         threading.Thread(target=process.wait, name=f"reaper of {self.name}", daemon=True).start()
-        known = Process.of(process.pid)
-        if known is not None:
+        identity = Process.find(process.pid)
+        if identity is not None:
             fresh = self._record.with_suffix(".new")
-            fresh.write_text(json.dumps(known._asdict()))
+            fresh.write_text(json.dumps(identity._asdict()))
             fresh.replace(self._record)
         return process
 
-    def _found(self, end: float) -> DaemonStatus | None:
+    def _running_status(self, end: float) -> DaemonStatus | None:
         """Return its status, under the lock; None if it does not run, or was about to end, as after a `stop`
         elsewhere."""
-        answer = self._probe()
-        if answer is None and (recorded := self._recorded()) is not None:
-            answer = self._answer(lambda: alive(recorded), end)
-        return answer
+        status = self._probe()
+        if status is None and (recorded := self._recorded()) is not None:
+            status = self._await_status(lambda: alive(recorded), end)
+        return status
 
-    def _answer(self, lives: Callable[[], bool], end: float) -> DaemonStatus | None:
+    def _await_status(self, lives: Callable[[], bool], end: float) -> DaemonStatus | None:
         """Wait for its status; None if it ends without an answer. Raises `DaemonError` at `end`, monotonic seconds."""
         while True:
             alive_before = lives()
-            answer = self._probe()
-            if answer is not None:
-                return answer
+            status = self._probe()
+            if status is not None:
+                return status
             if not alive_before:
                 return None
             if time.monotonic() > end:
@@ -142,12 +142,12 @@ class Daemon:
         """Return the process that was started last, if it is still alive."""
         try:
             record = json.loads(self._record.read_text())
-            known = Process(int(record["pid"]), str(record.get("boot", "")), int(record["started"]))
+            process = Process(int(record["pid"]), str(record.get("boot", "")), int(record["started"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DaemonError(f"{self._record} is damaged ({error}): remove it if no {self.name} runs") from None
-        return known if alive(known) else None
+        return process if alive(process) else None
 
     def _tail(self) -> str:
         return f"; {self.log} ends with:\n{tail(self.log)}"

@@ -78,17 +78,17 @@ def ensure_running(state_dir: str | Path, *, idle_s: float = IDLE_S) -> Embedded
     nothing; with 0 it does not. Raises `DaemonError`."""
     folder = _folder(state_dir)
     _hold(folder)
-    answer, started = _daemon(folder).ensure(lambda: _command(folder), deadline_s=START_DEADLINE_S)
+    status, started = _daemon(folder).ensure(lambda: _command(folder), deadline_s=START_DEADLINE_S)
     if idle_s > 0:
         _have_watched(folder, idle_s)
-    return EmbeddedStore(answer.url, answer.pid, started)
+    return EmbeddedStore(status.url, status.pid, started)
 
 
 def find_running(state_dir: str | Path) -> EmbeddedStore | None:
     """Return the state directory's store, or None if none runs; one that is just starting is waited for. This process
     does not hold it: it may end at any moment. Raises `DaemonError`."""
-    answer = _daemon(_folder(state_dir)).find(deadline_s=START_DEADLINE_S)
-    return EmbeddedStore(answer.url, answer.pid, started_by_us=False) if answer is not None else None
+    status = _daemon(_folder(state_dir)).find(deadline_s=START_DEADLINE_S)
+    return EmbeddedStore(status.url, status.pid, started_by_us=False) if status is not None else None
 
 
 def has_data(state_dir: str | Path) -> bool:
@@ -128,8 +128,8 @@ def server_version() -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise DaemonError(f"its program cannot be run: {error}") from error
-    found = re.search(r"v=(\S+)", said)
-    return found[1] if found else said.strip()
+    match = re.search(r"v=(\S+)", said)
+    return match[1] if match else said.strip()
 
 
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
@@ -264,8 +264,8 @@ def _socket(folder: Path) -> Path:
 def _make_private(folder: Path) -> None:
     """Create a folder in a place where others can create some too; raises `DaemonError` if it is not ours alone."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    entry = folder.lstat()
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.getuid() or stat.S_IMODE(entry.st_mode) & 0o077:
         raise DaemonError(f"{folder} belongs to somebody else or is open to others: remove it")
 
 

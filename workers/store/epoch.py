@@ -20,7 +20,7 @@ class Knowledge(NamedTuple):
     """The newest epoch, and how many answers with grants a node has received in it; (0, 0) before the first answer."""
 
     number: int = 0
-    told: int = 0
+    answers: int = 0
 
 
 class Epoch:
@@ -33,25 +33,25 @@ class Epoch:
 
     def __init__(self, grace_ms: int = 0) -> None:
         self.grace_ms, self.number, self.server, self.cuts = grace_ms, 0, "", 0
-        self._told: dict[str, int] = {}
+        self._answers: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def known(self, node: str) -> Knowledge:
+    def knowledge(self, node: str) -> Knowledge:
         with self._lock:
-            return Knowledge(self.number, self._told.get(node, 0))
+            return Knowledge(self.number, self._answers.get(node, 0))
 
     def forget(self, node: str) -> None:
         """Forget a node that leaves; the store is going to forget its count, too."""
         with self._lock:
-            self._told.pop(node, None)
+            self._answers.pop(node, None)
 
-    def learn(self, node: str, number: int, told: int) -> None:
+    def learn(self, node: str, number: int, answers: int) -> None:
         """Take in an answer's epoch and count; answers may arrive out of order."""
         with self._lock:
             if number > self.number:
-                self.number, self._told = number, {}
+                self.number, self._answers = number, {}
             if number == self.number:
-                self._told[node] = max(told, self._told.get(node, 0))
+                self._answers[node] = max(answers, self._answers.get(node, 0))
 
 
 def vouch(client: StoreClient, keys: Keys) -> None:

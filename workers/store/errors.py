@@ -55,5 +55,5 @@ def code(error: ResponseError) -> str:
     """Return the first word of a server's error answer, such as 'WRONGTYPE'; 'ERR' if it has no other."""
     if error.status_code:
         return str(error.status_code)
-    found = _CODE.match(str(error))
-    return found[1] if found else "ERR"
+    match = _CODE.match(str(error))
+    return match[1] if match else "ERR"

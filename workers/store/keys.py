@@ -136,7 +136,7 @@ class Keys:
         return self.at("orders")
 
     @property
-    def told(self) -> str:
+    def notices(self) -> str:
         """channel: the id of a node with a new order, or a request as JSON (workers/nodes/orders.py)"""
         return self.at("told")
 

@@ -31,17 +31,17 @@ def script_text(path: Path) -> str:
 
 def script_parts(path: Path) -> list[tuple[Path, str]]:
     """Return the source of a script with its includes, in pieces, each with the file that it comes from."""
-    seen: set[Path] = set()
+    visited: set[Path] = set()
 
     def pieces(file: Path) -> list[tuple[Path, str]]:
-        seen.add(file.resolve())
-        own = iter(_INCLUDE.split(file.read_text()))
-        found = [(file, next(own))]
-        for name, text in zip(own, own, strict=True):
+        visited.add(file.resolve())
+        fragments = iter(_INCLUDE.split(file.read_text()))
+        parts = [(file, next(fragments))]
+        for name, text in zip(fragments, fragments, strict=True):
             included = file.parent / name
-            if included.resolve() not in seen:
-                found += pieces(included)
-            found.append((file, text))
-        return found
+            if included.resolve() not in visited:
+                parts += pieces(included)
+            parts.append((file, text))
+        return parts
 
     return pieces(path)

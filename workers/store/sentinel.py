@@ -103,8 +103,8 @@ def master_pool(url: str, **options: Any) -> redis.ConnectionPool:
     sentinel: Any = redis.sentinel.Sentinel  # redis-py's constructors have no types
     pool: Any = _Pool
     manager = sentinel(address.sentinels, sentinel_kwargs=address.asking())
-    found: redis.ConnectionPool = pool(address.master, manager, **address.working(), **options)
-    return found
+    connections: redis.ConnectionPool = pool(address.master, manager, **address.working(), **options)
+    return connections
 
 
 def async_master_pool(url: str, **options: Any) -> redis.asyncio.BlockingConnectionPool:
@@ -113,8 +113,8 @@ def async_master_pool(url: str, **options: Any) -> redis.asyncio.BlockingConnect
     sentinel: Any = redis.asyncio.sentinel.Sentinel
     pool: Any = _AsyncPool
     manager = sentinel(address.sentinels, sentinel_kwargs=address.asking())
-    found: redis.asyncio.BlockingConnectionPool = pool(address.master, manager, **address.working(), **options)
-    return found
+    connections: redis.asyncio.BlockingConnectionPool = pool(address.master, manager, **address.working(), **options)
+    return connections
 
 
 class _Pool(redis.sentinel.SentinelConnectionPool):

@@ -27,7 +27,7 @@ def sent_again() -> Iterator[None]:
         return
     timers: list[threading.Timer] = []
 
-    def look(dropped: sys.UnraisableHookArgs) -> None:
+    def resend(dropped: sys.UnraisableHookArgs) -> None:
         number = SIGNALS.get(dropped.exc_type)
         if number is None:
             before(dropped)
@@ -37,7 +37,7 @@ def sent_again() -> Iterator[None]:
         timers.append(timer)
         timer.start()
 
-    before, sys.unraisablehook = sys.unraisablehook, look
+    before, sys.unraisablehook = sys.unraisablehook, resend
     try:
         yield
     finally:

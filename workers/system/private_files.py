@@ -52,9 +52,9 @@ def open_or_create(path: Path) -> IO[bytes]:
 def _opened(path: Path, flags: int, mode: str) -> IO[bytes]:
     handle = os.open(path, os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     try:
-        wanted, found = folder_mode(path.parent) & 0o660, os.fstat(handle)
-        if wanted != 0o600 and found.st_size == 0 and found.st_uid == os.geteuid():
-            os.fchmod(handle, wanted)
+        file_mode, status = folder_mode(path.parent) & 0o660, os.fstat(handle)
+        if file_mode != 0o600 and status.st_size == 0 and status.st_uid == os.geteuid():
+            os.fchmod(handle, file_mode)
         return os.fdopen(handle, mode)
     except BaseException:  # whatever it was, the handle is nobody's
         os.close(handle)

@@ -32,7 +32,7 @@ class Process(NamedTuple):
     started: int
 
     @classmethod
-    def of(cls, pid: int) -> Process | None:
+    def find(cls, pid: int) -> Process | None:
         """Return the process that has this pid now; None if there is none, or it cannot be inspected."""
         boot = boot_id()
         try:
@@ -42,9 +42,9 @@ class Process(NamedTuple):
         return cls(pid, boot, int(fields[_STARTED])) if boot else None
 
     @classmethod
-    def here(cls) -> Process:
+    def current(cls) -> Process:
         """Return this process. If it cannot be inspected, it will never be proven dead."""
-        return cls.of(os.getpid()) or cls(os.getpid(), "", 0)
+        return cls.find(os.getpid()) or cls(os.getpid(), "", 0)
 
     def fate(self) -> Liveness:
         """Return whether the process is alive. A zombie is gone once all its threads are, which may have connections

@@ -120,15 +120,15 @@ def supervised_thread(
     return threading.Thread(target=serve, name=name, daemon=True)
 
 
-def tell_of_threads() -> None:
+def log_thread_failures() -> None:
     """Log exceptions that end a thread, in this process."""
 
-    def told(args: threading.ExceptHookArgs) -> None:
+    def hook(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread is not None else "a thread"
         if args.exc_value is not None:
-            _tell("%s failed", name, args.exc_value)
+            _log_failure("%s failed", name, args.exc_value)
 
-    threading.excepthook = told
+    threading.excepthook = hook
 
 
 def watch(future: Future, name: str, failed: Callable[[str], None] | None = None) -> None:
@@ -139,7 +139,7 @@ def watch(future: Future, name: str, failed: Callable[[str], None] | None = None
         _watched.discard(ended)
         error = None if ended.cancelled() else ended.exception()
         if error is not None:
-            _tell("%s failed", name, error)
+            _log_failure("%s failed", name, error)
             if failed is not None:
                 failed(f"{name} failed: {error!r}")
 
@@ -151,11 +151,11 @@ _watched: set[Future] = set()
 
 
 def _failed(name: str, error: BaseException, pause_s: float | None, give_up: Callable[[str], None]) -> float | None:
-    _tell("%s failed" if pause_s is None else "%s failed and is started again", name, error)
+    _log_failure("%s failed" if pause_s is None else "%s failed and is started again", name, error)
     if pause_s is None:
         give_up(f"{name} fails again and again: {error!r}")
     return pause_s
 
 
-def _tell(message: str, name: str, error: BaseException) -> None:
+def _log_failure(message: str, name: str, error: BaseException) -> None:
     logger.error(message, name, exc_info=error, extra={"event": "loop_failed", "loop": name})

@@ -50,11 +50,11 @@ from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.outages import Outages
 from dicast.workers.admission.pool_health import PoolHealthReader
-from dicast.workers.admission.request import Admitted, QueuedUnits
+from dicast.workers.admission.request import GatedUnit, QueuedUnits
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
-from dicast.workers.store.connection import AsyncStoreClient, connect_batching, tell_of_closed
+from dicast.workers.store.connection import AsyncStoreClient, connect_batching, raise_when_closed
 from dicast.workers.store.epoch import Epoch
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.loop import NodeLoop
@@ -89,7 +89,7 @@ class Shape:
 class VirtualRequest:
     """Stands for Celery's request in the gate."""
 
-    unit: Admitted
+    unit: GatedUnit
     tag: int
     message: Message
     announced: bool = False
@@ -108,7 +108,7 @@ class VirtualNode:
         self.judging: dict[int, VirtualRequest] = {}
         self.epoch = Epoch(grace_ms=int(LEASE_S * 1000))
         self.registry = Registry(Direct(world, self), world.keys, self.epoch)
-        self.facts = replace(Facts.here(name, limit=world.limit, slots=SLOTS), id=name)
+        self.facts = replace(Facts.for_this_process(name, limit=world.limit, slots=SLOTS), id=name)
         client = self._linked(connect_batching("redis://store"))
         self.ledger = Ledger(
             client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
@@ -163,7 +163,7 @@ class VirtualNode:
     def _linked(self, client: AsyncStoreClient) -> AsyncStoreClient:
         """The product's own client, over the world's wire."""
         client.connection_pool.connection_class = link_of(self.world, self)
-        tell_of_closed(client.connection_pool)
+        raise_when_closed(client.connection_pool)
         return client
 
     # ------------------------------------------------------------------ life
@@ -210,7 +210,7 @@ class VirtualNode:
     def reap(self) -> int:
         """As dicast.workers.nodes.reaper.reap: the dead are buried, the silent are relieved of their messages."""
         gone = 0
-        for facts, heard in self.registry.known():
+        for facts, heard in self.registry.registered():
             other = self.world.nodes[facts.id]
             if heard and other.alive:
                 continue
@@ -270,7 +270,7 @@ class VirtualNode:
             for pool, gate in self.gates.items():
                 while gate.room() > 0 and (taken := broker.take(pool, self.name)) is not None:
                     tag, message = taken
-                    gate.hold(VirtualRequest(Admitted.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
+                    gate.hold(VirtualRequest(GatedUnit.from_header(dict(message.unit)), tag, message))  # type: ignore[arg-type]
             taken = broker.take("control", self.name)
             if taken is not None:
                 self.loop.create_task(self._control(*taken))

@@ -9,7 +9,7 @@ from dicast.workers.policy.accepted_later import AcceptedLater
 
 def after_a_refusal(level: int = 80, at: float = 100.0) -> AcceptedLater:
     accepted_later = AcceptedLater()
-    accepted_later.refused(level, at)
+    accepted_later.note_refusal(level, at)
     return accepted_later
 
 
@@ -37,7 +37,7 @@ def test_the_second_time_within_the_memory_proves_that_no_level_is_bounded(betwe
     assert not accepted_later.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0)
     assert not accepted_later.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0), "it is known"
     now += between_s
-    accepted_later.refused(80, now)
+    accepted_later.note_refusal(80, now)
     assert accepted_later.confirmed(100.0, now, rtt_s=2.0, memory_rtts=10.0) is proven
-    assert accepted_later.again(now, rtt_s=2.0, memory_rtts=10.0)
+    assert accepted_later.count_acceptance(now, rtt_s=2.0, memory_rtts=10.0)
     assert accepted_later.count == 2 + proven

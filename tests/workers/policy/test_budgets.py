@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dicast.workers.policy.budgets.nature import BudgetKind, Nature
-from dicast.workers.policy.budgets.told import Told
+from dicast.workers.policy.budgets.told import ReportedBudgets
 from dicast.workers.policy.calls import CallLog
 from dicast.workers.policy.events import Cost
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
@@ -80,7 +80,7 @@ class Pool:
     """Calls one after the other, of which the provider tells something."""
 
     def __init__(self, tell: Callable[[float, float], Reading]) -> None:
-        self.told, self.log, self.tell = Told(), CallLog(), tell
+        self.told, self.log, self.tell = ReportedBudgets(), CallLog(), tell
         self.number = itertools.count(1)
 
     def call(self, provider: Window | Continuous | Log, at: float, way_s: float = 0.0) -> None:
@@ -95,9 +95,9 @@ class Pool:
         self.log.sent(sent(f"c{number}", at))
         latency_s = LATENCY_S if status == 200 else 0.1
         event = done(f"c{number}", at + latency_s, at, status, readings=readings, spent=Cost(float(number)))
-        trial = self.log.answered(event)
+        trial = self.log.record_outcome(event)
         self.told.observe(event, trial)
-        return event.refused and self.told.explains(event, trial, self.log, FEEDBACK_S)
+        return event.was_refused and self.told.explains(event, trial, self.log, FEEDBACK_S)
 
     @property
     def kind(self) -> BudgetKind:

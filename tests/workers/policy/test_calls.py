@@ -14,7 +14,7 @@ def log_of(calls: int = 6, refused: tuple[int, ...] = ()) -> CallLog:
     for number in range(calls):
         log.sent(sent(f"c{number}", float(number), number))
     for number in refused:
-        log.answered(done(f"c{number}", number + 0.5, float(number), 429))
+        log.record_outcome(done(f"c{number}", number + 0.5, float(number), 429))
     return log
 
 
@@ -64,25 +64,25 @@ def test_refusals_are_forgotten_with_their_calls():
 
 def test_a_call_whose_sending_was_not_seen_is_taken_from_its_outcome_at_its_place():
     log = log_of()
-    trial = log.answered(done("new", 9.0, 2.5, 429, open_before=8))
+    trial = log.record_outcome(done("new", 9.0, 2.5, 429, open_before=8))
     assert [t.sent_at for t in log.trials] == [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
     assert (trial.number, trial.open_before, trial.refused_at, log.sent_total) == (7, 8, 9.0, 7)
-    log.answered(done("late", 9.0, 4.5))
+    log.record_outcome(done("late", 9.0, 4.5))
     assert [t.sent_at for t in log.trials] == [0.0, 1.0, 2.0, 2.5, 3.0, 4.0, 4.5, 5.0]
-    assert log.answered(done("last", 9.0, 8.0)).refused is False
+    assert log.record_outcome(done("last", 9.0, 8.0)).was_refused is False
     assert log.trials[-1].call == "last"
 
 
 def test_the_second_call_may_have_been_sent_first():
     log = CallLog()
-    log.answered(done("a", 9.0, 2.0))
-    log.answered(done("b", 9.0, 1.0))
+    log.record_outcome(done("a", 9.0, 2.0))
+    log.record_outcome(done("b", 9.0, 1.0))
     assert [trial.call for trial in log.trials] == ["b", "a"]
 
 
 def test_an_answer_is_no_refusal():
     log = log_of()
-    assert not log.answered(done("c1", 1.5, 1.0)).refused
+    assert not log.record_outcome(done("c1", 1.5, 1.0)).was_refused
     assert list(log.refusals) == []
 
 
@@ -96,8 +96,8 @@ def test_the_provider_serves_what_is_open_less_what_it_had_refused():
     log = CallLog()
     for number in range(4):
         log.sent(sent(f"c{number}", 0.1 * number, 10 + number))
-    log.answered(done("c0", 0.15, 0.0, 429))  # its refusal was back when c2 left
-    log.answered(done("c2", 0.90, 0.2, 429))
+    log.record_outcome(done("c0", 0.15, 0.0, 429))  # its refusal was back when c2 left
+    log.record_outcome(done("c2", 0.90, 0.2, 429))
     assert [log.open_at_provider(trial) for trial in log.trials] == [10, 10, 12, 12]
 
 
@@ -105,5 +105,5 @@ def test_a_log_that_was_stored_goes_on():
     log = log_of(refused=(2,))
     again = CallLog(log.trials, sent_total=log.sent_total)
     assert [trial.call for trial in again.refusals] == ["c2"]
-    assert again.answered(done("c3", 3.5, 3.0, 429)).number == 4
+    assert again.record_outcome(done("c3", 3.5, 3.0, 429)).number == 4
     assert again.sent_total == 6

@@ -20,7 +20,7 @@ def log_of(calls: list[tuple[int, bool]], before: int = 40, every_s: float = 0.1
         at = 100.0 + number * every_s
         log.sent(sent(f"c{number}", at, open_before))
         if refused:
-            log.answered(done(f"c{number}", at + 0.05, at, 429, open_before=open_before))
+            log.record_outcome(done(f"c{number}", at + 0.05, at, 429, open_before=open_before))
     return log
 
 

@@ -44,4 +44,4 @@ def test_a_call_leaves_at_an_instant_beside_others(at, open_before, sane):
 ])  # fmt: skip
 def test_a_status_says_what_the_provider_did(status, ok, refused, failed):
     event = done("a", 2.0, 0.5, status)
-    assert (event.ok, event.refused, event.failed, event.latency_s) == (ok, refused, failed, 1.5)
+    assert (event.ok, event.was_refused, event.failed, event.latency_s) == (ok, refused, failed, 1.5)

@@ -43,7 +43,7 @@ def play(governor: PoolGovernor, steps: list[tuple[str, int, float]]) -> list[Pa
             event = done(call, now, sent_at, status, open_before=before, reporter=call)
         before = governor.decide([], now)
         parameters = governor.decide([] if event is None else [event], now)
-        if isinstance(event, Done) and event.refused:
+        if isinstance(event, Done) and event.was_refused:
             assert parameters.limit <= before.limit
         heard.append(parameters)
     return heard

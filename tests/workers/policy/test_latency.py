@@ -28,7 +28,7 @@ def feed(watch: LatencyWatch, clock: Iterator[float], latency: float, cohorts: i
         for number, at in enumerate(instants):
             status = 429 if number < refused else 200
             event = done("x", at + latency, at, status, open_before=39)
-            limit = watch.answered(event, limit=LIMIT, rtt_s=latency, tolerance=2.0)
+            limit = watch.observe(event, limit=LIMIT, rtt_s=latency, tolerance=2.0)
             if limit is not None:
                 asked.append(limit)
     return asked
@@ -62,7 +62,7 @@ def cohort(watch: LatencyWatch, at: float, latencies: list[float], size: int = 2
     for instant in instants:
         watch.sent(instant, LIMIT)
     events = [done("x", sent_at + s, sent_at, open_before=39) for sent_at, s in zip(instants, latencies, strict=False)]
-    answers = [watch.answered(event, limit=LIMIT, rtt_s=rtt_s, tolerance=2.0) for event in events]
+    answers = [watch.observe(event, limit=LIMIT, rtt_s=rtt_s, tolerance=2.0) for event in events]
     return [limit for limit in answers if limit is not None]
 
 
@@ -109,7 +109,7 @@ def test_only_a_limit_in_use_is_cut(watch: LatencyWatch, open_before: int, cut: 
     asked = None
     for number in range(20):
         event = done("x", 39.0 + 0.01 * number, 30.0 + 0.01 * number, open_before=open_before)
-        asked = watch.answered(event, limit=LIMIT, rtt_s=1.0, tolerance=2.0) or asked
+        asked = watch.observe(event, limit=LIMIT, rtt_s=1.0, tolerance=2.0) or asked
     assert (asked is not None) is cut
 
 
@@ -149,5 +149,5 @@ def test_one_call_is_left(watch: LatencyWatch, limit: float, want: float | None)
     for at in instants:
         watch.sent(at, limit)
     events = [done("x", at + 9.0, at, open_before=39) for at in instants]
-    asked = [watch.answered(event, limit=limit, rtt_s=1.0, tolerance=2.0) for event in events]
+    asked = [watch.observe(event, limit=limit, rtt_s=1.0, tolerance=2.0) for event in events]
     assert next((answer for answer in asked if answer is not None), None) == want

@@ -105,12 +105,12 @@ def declined(near_refused: int, near_calls: int, low_refused: int, low_calls: in
         noise.sent(18.0)
         if call < near_refused:
             noise.lowered(20.0, number)
-            noise.persists(18.0, number, 0.0, RTT_S, known=True)
+            noise.persists(18.0, number, 0.0, RTT_S, confirmed=True)
     for call in range(low_calls):
         number += 1
         noise.sent(8.0)
         if call % (low_calls // low_refused) == 0:
-            found = found or noise.persists(8.0, number, 0.0, RTT_S, known=True)
+            found = found or noise.persists(8.0, number, 0.0, RTT_S, confirmed=True)
     return found
 
 
@@ -128,4 +128,4 @@ def test_steps_that_are_refused_do_not_speak_for_noise() -> None:
     noise.lowered(20.0, 1)
     for number in range(2, 40):
         noise.sent(8.0)
-        assert number % 8 or noise.persists(9.0, number, 0.0, RTT_S, known=False) is None
+        assert number % 8 or noise.persists(9.0, number, 0.0, RTT_S, confirmed=False) is None

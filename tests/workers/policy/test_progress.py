@@ -1,12 +1,12 @@
 import pytest
 
-from dicast.workers.policy.progress import STUCK_LOOKS, QueueProgress, Remedy, look
+from dicast.workers.policy.progress import STUCK_LOOKS, QueueProgress, Remedy, check_progress
 
 
 def looks(*sights):
     state, remedies = QueueProgress(), []
     for taken, waiting, room in sights:
-        state, remedy = look(state, taken=taken, waiting=waiting, room=room)
+        state, remedy = check_progress(state, taken=taken, waiting=waiting, room=room)
         remedies.append(remedy)
     return state, remedies
 

@@ -14,12 +14,12 @@ def refused(rate: LearnedRate, log: CallLog, at: float, count: int) -> None:
         sent_at = at + 0.01 * number
         call = f"r{at}-{number}"
         log.sent(sent(call, sent_at))
-        trial = log.answered(done(call, sent_at + 0.1, sent_at, 429))
-        rate.refused(trial, log, sent_at + 0.1, rtt_s=4.0, interval_max_rtts=7.0)
+        trial = log.record_outcome(done(call, sent_at + 0.1, sent_at, 429))
+        rate.on_refused(trial, log, sent_at + 0.1, rtt_s=4.0, interval_max_rtts=7.0)
 
 
 def test_a_rate_counted_per_second_does_not_fall_by_what_is_refused_in_the_full_second() -> None:
-    rate, log = LearnedRate.counted(10.0, 1.0, now=100.2), CallLog()
+    rate, log = LearnedRate.advertised(10.0, 1.0, now=100.2), CallLog()
     refused(rate, log, 100.3, 8)
     assert rate.per_s == 10.0
     refused(rate, log, 101.4, 8)
@@ -27,7 +27,7 @@ def test_a_rate_counted_per_second_does_not_fall_by_what_is_refused_in_the_full_
 
 
 def test_a_rate_counted_per_second_is_raised_gently_and_given_no_credit() -> None:
-    rate, log = LearnedRate.counted(10.0, 1.0, now=0.0), CallLog()
+    rate, log = LearnedRate.advertised(10.0, 1.0, now=0.0), CallLog()
     now = 0.0
     while rate.raised_from is None:
         now += 0.1
@@ -48,7 +48,7 @@ def test_a_span_longer_than_the_log_is_not_taken_for_a_slow_one() -> None:
 
 
 def test_a_refusal_of_a_call_sent_before_the_last_of_several_raises_undoes_them_all() -> None:
-    rate, log, now = LearnedRate.counted(10.0, 1.0, now=0.0), CallLog(), 0.0
+    rate, log, now = LearnedRate.advertised(10.0, 1.0, now=0.0), CallLog(), 0.0
     raises = []
     while len(raises) < 3:
         now += 0.05
@@ -63,30 +63,30 @@ def test_a_refusal_of_a_call_sent_before_the_last_of_several_raises_undoes_them_
 
 
 def test_more_than_a_second_holds_goes_through_so_it_is_not_counted_per_second() -> None:
-    rate, now = LearnedRate.counted(25.0, 1.0, now=0.0), 1.0
+    rate, now = LearnedRate.advertised(25.0, 1.0, now=0.0), 1.0
     while not rate.refuted:
         now += 1.0 / 27.0
-        rate.went(now)
+        rate.on_sent(now)
         assert now < 30.0
 
 
 def test_full_seconds_are_not_more_than_was_told() -> None:
-    rate = LearnedRate.counted(25.0, 1.0, now=0.0)
+    rate = LearnedRate.advertised(25.0, 1.0, now=0.0)
     for second in range(1, 60):
         start = 0.4 * (second % 2)
         for number in range(25):
-            rate.went(second + start + 0.6 * number / 25.0)
+            rate.on_sent(second + start + 0.6 * number / 25.0)
             assert not rate.refuted
 
 
 def test_refusals_in_seconds_that_are_not_full_show_that_it_is_not_counted_per_second() -> None:
-    rate, log = LearnedRate.counted(40.0, 1.0, now=0.0), CallLog()
+    rate, log = LearnedRate.advertised(40.0, 1.0, now=0.0), CallLog()
     early = []
     for number in range(120):
         at = 2.0 + number / 28.0
         log.sent(sent(f"c{number}", at))
         if number >= 40 and number % 28 == 0:
-            early.append(rate.is_early(log.answered(done(f"c{number}", at + 0.1, at, 429)), log))
+            early.append(rate.is_early(log.record_outcome(done(f"c{number}", at + 0.1, at, 429)), log))
     assert early == [False, False, True]
 
 
@@ -113,7 +113,7 @@ def measured(rate: LearnedRate, accepted: int, span_s: float) -> float:
     log = CallLog()
     for number, at in enumerate([0.0, *(span_s * (number + 0.5) / accepted for number in range(accepted))]):
         log.sent(sent(f"c{number}", at))
-        log.answered(done(f"c{number}", at + 0.1, at))
+        log.record_outcome(done(f"c{number}", at + 0.1, at))
     refused(rate, log, span_s, 1)
     return rate.per_s
 

@@ -65,7 +65,7 @@ def test_whatever_they_hold(loads, overload, idle, most):
         given_[donor, pool] += units
         got[receiver] += units
     assert not {donor for donor, _ in given_} & set(got)
-    assert all(units <= by_node[donor].held[pool] for (donor, pool), units in given_.items())
+    assert all(units <= by_node[donor].held_by_pool[pool] for (donor, pool), units in given_.items())
     assert all(units <= by_node[node].available and by_node[node].takes for node, units in got.items())
     for load in loads:
         gave = sum(units for (donor, _), units in given_.items() if donor == load.node)

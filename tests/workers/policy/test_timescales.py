@@ -14,9 +14,9 @@ CONFIG = AdaptiveConfig()
 def timescales_after(answers: list[float], refusals: list[float]) -> Timescales:
     timescales = Timescales(CONFIG.feedback_first_s, CONFIG.rtt_first_s, CONFIG.feedback_first_s)
     for latency in answers:
-        timescales.served(CONFIG, done("a", 100.0 + latency, 100.0))
+        timescales.record_answer(CONFIG, done("a", 100.0 + latency, 100.0))
     for latency in refusals:
-        timescales.refused(CONFIG, done("r", 100.0 + latency, 100.0, 429))
+        timescales.record_refusal(CONFIG, done("r", 100.0 + latency, 100.0, 429))
     return timescales
 
 
@@ -49,7 +49,7 @@ def test_a_call_is_under_way_for_no_longer_than_half_of_a_refusal_takes() -> Non
     timescales, config = Timescales(0.8, 5.0, 0.8), AdaptiveConfig()
     assert timescales.way_s == 0.0
     for latency_s, way_s in [(0.16, 0.08), (0.1, 0.05), (0.4, 0.05)]:
-        timescales.refused(config, done("c", latency_s, 0.0, 429))
+        timescales.record_refusal(config, done("c", latency_s, 0.0, 429))
         assert timescales.way_s == pytest.approx(way_s)
 
 

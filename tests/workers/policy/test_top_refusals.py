@@ -11,7 +11,7 @@ from tests.workers.policy.build import done
 
 def suspected(level: int = 40, at: float = 100.0) -> TopRefusals:
     top_refusals = TopRefusals()
-    top_refusals.refused(level, at)
+    top_refusals.note_refusal(level, at)
     return top_refusals
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.wanted import WaitingCalls, Wanted, WantedBudget, WantedRoom, wanted
+from dicast.workers.policy.wanted import WaitingCalls, Wanted, WantedBudget, WantedRoom, wanted_workers
 
 MOST = 1000
 
 
 def one_pool(calls: int, room: WantedRoom, *, width: float = 10, most: int = MOST) -> int:
-    return wanted([WaitingCalls(("p",), calls)], {"p": room}, most=most, width=width).workers
+    return wanted_workers([WaitingCalls(("p",), calls)], {"p": room}, most=most, width=width).workers
 
 
 @pytest.mark.parametrize(
@@ -49,33 +49,35 @@ def test_a_budget_binds_by_what_begins_within_a_call_s_time() -> None:
 def test_the_bound_over_all_pools_binds() -> None:
     work = [WaitingCalls(("p",), 900), WaitingCalls(("q",), 900)]
     rooms = {"p": WantedRoom(100), "q": WantedRoom(100)}
-    found = wanted(work, rooms, most=30, width=10)
+    found = wanted_workers(work, rooms, most=30, width=10)
     assert found == Wanted(3, {"p": 100, "q": 100}, {"p": 3, "q": 3}, {"p": 900, "q": 900})
-    assert wanted(work, rooms, most=1000, width=10).workers == 20
+    assert wanted_workers(work, rooms, most=1000, width=10).workers == 20
 
 
 def test_a_pool_that_nobody_has_decided_on_is_bounded_by_that_alone() -> None:
-    assert wanted([WaitingCalls(("new",), 900)], {}, most=50, width=10).workers == 5
+    assert wanted_workers([WaitingCalls(("new",), 900)], {}, most=50, width=10).workers == 5
 
 
 def test_calls_with_a_choice_go_where_there_is_room() -> None:
     work = [WaitingCalls(("small", "large"), 40), WaitingCalls(("small",), 8)]
-    found = wanted(work, {"small": WantedRoom(10), "large": WantedRoom(30)}, most=MOST, width=10)
+    found = wanted_workers(work, {"small": WantedRoom(10), "large": WantedRoom(30)}, most=MOST, width=10)
     assert found.calls == {"small": 10, "large": 30}
-    broken = wanted(work, {"small": WantedRoom(10, broken=True), "large": WantedRoom(30)}, most=MOST, width=10)
+    broken = wanted_workers(work, {"small": WantedRoom(10, broken=True), "large": WantedRoom(30)}, most=MOST, width=10)
     assert broken.calls == {"small": 1, "large": 30}, "what is broken gets one call at a time"
-    full = wanted(
+    full = wanted_workers(
         [WaitingCalls(("small", "large"), 7)], {"small": WantedRoom(0), "large": WantedRoom(0)}, most=9, width=1
     )
     assert full.workers == 0
 
 
 def test_unended_jobs_keep_one_worker_and_the_minimum_more() -> None:
-    nothing = wanted([], {"p": WantedRoom(50)}, most=MOST, width=10)
+    nothing = wanted_workers([], {"p": WantedRoom(50)}, most=MOST, width=10)
     assert (nothing.workers, nothing.by_pool, nothing.waiting) == (0, {"p": 0}, {"p": 0})
-    assert wanted([], {}, most=MOST, width=10, unended_jobs=3).workers == 1
-    assert wanted([], {}, most=MOST, width=10, minimum=2).workers == 2
-    assert wanted([], {"p": WantedRoom(0, open=1)}, most=0, width=10).workers == 1, "an open call has a worker to end"
+    assert wanted_workers([], {}, most=MOST, width=10, unended_jobs=3).workers == 1
+    assert wanted_workers([], {}, most=MOST, width=10, minimum=2).workers == 2
+    assert wanted_workers([], {"p": WantedRoom(0, open=1)}, most=0, width=10).workers == 1, (
+        "an open call has a worker to end"
+    )
 
 
 calls = st.integers(0, 10_000)
@@ -92,7 +94,7 @@ work = st.lists(
 def test_no_worker_beyond_what_can_be_open_and_none_too_few(
     work: list[WaitingCalls], rooms: dict[str, WantedRoom], most: int, width: float, minimum: int, unended: int
 ) -> None:
-    found = wanted(work, rooms, most=most, width=width, minimum=minimum, unended_jobs=unended)
+    found = wanted_workers(work, rooms, most=most, width=width, minimum=minimum, unended_jobs=unended)
     useful = min(most, sum(room.calls for room in rooms.values()) + most * len(set("pqrs") - rooms.keys()))
     assert found.workers <= max(minimum, 1, math.ceil(useful / max(1.0, width)))
     assert found.workers >= minimum
@@ -100,7 +102,8 @@ def test_no_worker_beyond_what_can_be_open_and_none_too_few(
         assert found.workers == minimum
     more = [*work, WaitingCalls(("p",), 50)]
     assert (
-        wanted(more, rooms, most=most, width=width, minimum=minimum, unended_jobs=unended).workers >= found.workers - 1
+        wanted_workers(more, rooms, most=most, width=width, minimum=minimum, unended_jobs=unended).workers
+        >= found.workers - 1
     )
 
 

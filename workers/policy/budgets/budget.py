@@ -156,24 +156,24 @@ class Budget:
     def _lasts(self, seconds: float, grain_s: float) -> None:
         self.nature.lasts_longer(seconds - grain_s)
 
-    def _in_milliseconds(self, reading: Reading, told: float) -> bool:
+    def _in_milliseconds(self, reading: Reading, reset_value: float) -> bool:
         """Return whether numbers without a unit are milliseconds: they are far too long for seconds, or a thousand
         times what a bucket's refill takes."""
         lasts_s, used = self.nature.lasts_s, self.limit - reading.remaining
-        if told > 2.0 * lasts_s and (reading.period_s or self.milliseconds > 0.0 or told > 1000.0):
+        if reset_value > 2.0 * lasts_s and (reading.period_s or self.milliseconds > 0.0 or reset_value > 1000.0):
             self.milliseconds = min(5.0, self.milliseconds + 2.0)
-        elif used >= 1.0 and told >= 10.0:
+        elif used >= 1.0 and reset_value >= 10.0:
             refill_s, within = used * lasts_s / self.limit, 1.0 / used + 0.1
-            if abs(told / 1000.0 / refill_s - 1.0) <= within:
+            if abs(reset_value / 1000.0 / refill_s - 1.0) <= within:
                 self.milliseconds = min(5.0, self.milliseconds + 1.0)
-            elif abs(told / refill_s - 1.0) <= within + 1.0 / told:
+            elif abs(reset_value / refill_s - 1.0) <= within + 1.0 / reset_value:
                 self.milliseconds = max(-5.0, self.milliseconds - 1.0)
         return self.milliseconds > 0.0
 
     def _follow(self, new: Snapshot, answered_at: float) -> None:
         """Infer what has happened since the last snapshot: a new window has begun, or something came back or was used
         by others."""
-        if self._began_anew(new):
+        if self._window_restarted(new):
             self._rolled(new, answered_at)
             return
         lasts_s = self.nature.lasts_s
@@ -189,20 +189,22 @@ class Budget:
         self._note_drain(came_back, new, new.at - anchor.at)
         self.anchor = new
 
-    def _began_anew(self, new: Snapshot) -> bool:
+    def _window_restarted(self, new: Snapshot) -> bool:
         """Return whether a window has ended since the last snapshot: most of what was used came back, and its end
         moved."""
         if self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG):
             return False
-        if new.reset_at is not None and not self._is_another(new.reset_at, new):
+        if new.reset_at is not None and not self._is_later_window(new.reset_at, new):
             return False
         came_back = new.remaining - self.level + new.spent - self.taken
         return came_back >= max(FEW * self.cost, BLUR_PART * self.limit, 0.5 * (self.limit - self.level))
 
-    def _is_another(self, told: float, new: Snapshot) -> bool:
+    def _is_later_window(self, reported_end: float, new: Snapshot) -> bool:
         """Return whether a reported end is that of a later window; slow calls report the same end a little later."""
-        further_s = told - self.ends_at
-        return further_s > max(new.blur_s, LEAST_WINDOW_S, ANOTHER_PART * min(told - new.at, self.nature.lasts_s))
+        further_s = reported_end - self.ends_at
+        return further_s > max(
+            new.blur_s, LEAST_WINDOW_S, ANOTHER_PART * min(reported_end - new.at, self.nature.lasts_s)
+        )
 
     def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
         """Update what others use: the refill that is due, less what came back. A full budget lacks nothing."""
@@ -243,18 +245,18 @@ class Budget:
             if not self.ends_at and not self.rolls:
                 self.ends_at = new.at + self.nature.lasts_s  # it began before our first call
             return
-        told = new.reset_at + (new.grain_s if from_answer else 0.0)
-        another = told > self.ends_at + max(0.4 * self.nature.lasts_s, new.blur_s)
-        if not self.ends_at or another or (self.opens_at < new.at and told > new.at):
-            self.ends_at = self.earliest = told
-            self.latest = told - new.grain_s
+        reported_end = new.reset_at + (new.grain_s if from_answer else 0.0)
+        another = reported_end > self.ends_at + max(0.4 * self.nature.lasts_s, new.blur_s)
+        if not self.ends_at or another or (self.opens_at < new.at and reported_end > new.at):
+            self.ends_at = self.earliest = reported_end
+            self.latest = reported_end - new.grain_s
         elif not from_answer:
-            self.earliest, self.latest = min(self.earliest, told), max(self.latest, told - new.grain_s)
+            self.earliest, self.latest = min(self.earliest, reported_end), max(self.latest, reported_end - new.grain_s)
             self.ends_at = max(self.earliest, self.latest)
 
     # What is left
 
-    def left(self, now: float, log: CallLog) -> float:
+    def remaining(self, now: float, log: CallLog) -> float:
         """Return what should be left now, without what is tried beyond it."""
         kind = self.nature.kind
         opens_at = self.last_opening(now)
@@ -286,11 +288,11 @@ class Budget:
 
     def is_low(self, now: float, log: CallLog) -> bool:
         """Return whether so little is left that it may be the cause of a refusal."""
-        return self.left(now, log) < max(FEW * self.cost, BLUR_PART * self.limit)
+        return self.remaining(now, log) < max(FEW * self.cost, BLUR_PART * self.limit)
 
-    def holds(self, left: float) -> bool:
+    def holds(self, remaining: float) -> bool:
         """Return whether this budget holds calls back."""
-        return left < self.reserve + self.cost
+        return remaining < self.reserve + self.cost
 
     @property
     def guessed(self) -> bool:
@@ -304,7 +306,7 @@ class Budget:
         level, edition = self.level, self.edition
         refills = kind is BudgetKind.BUCKET and (test is None or not test.step)
         if test is not None:
-            level = self.cost * (test.left(self.number) + EPSILON)
+            level = self.cost * (test.calls_left(self.number) + EPSILON)
             if refills:
                 level -= (self.refill_per_s - self.drain_per_s) * max(0.0, test.since - self.dated_at)
         elif kind is BudgetKind.LOG:

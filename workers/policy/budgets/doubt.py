@@ -22,27 +22,27 @@ def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool
     """Go on with the test, or begin one if it is due; returns whether the budget is disproved."""
     if not budget.trust.believed:
         return False
-    left, test = budget.left(now, log), budget.trust.test
+    remaining, test = budget.remaining(now, log), budget.trust.test
     if test is not None:
-        again = budget.nature.kind is BudgetKind.LOG and left >= budget.cost
-        if again or left >= budget.reserve + 2.0 * budget.cost + budget.cost * test.calls:
+        has_refilled = budget.nature.kind is BudgetKind.LOG and remaining >= budget.cost
+        if has_refilled or remaining >= budget.reserve + 2.0 * budget.cost + budget.cost * test.calls:
             budget.trust.test = None
             budget.edition += 1
             return False
-        return _go_on(budget, test, left, now, log, feedback_s)
-    if budget.holds(left) and now >= due_at(budget, now) - 1e-9:
-        if budget.nature.kind is BudgetKind.BUCKET and left >= (FEW + 1.0) * budget.cost:
-            _approach(budget, left, now, log)
+        return _go_on(budget, test, remaining, now, log, feedback_s)
+    if budget.holds(remaining) and now >= due_at(budget, now) - 1e-9:
+        if budget.nature.kind is BudgetKind.BUCKET and remaining >= (FEW + 1.0) * budget.cost:
+            _approach(budget, remaining, now, log)
         else:
-            _try(budget, _first_step(budget, now), 0, 0, left, now, log)
+            _try(budget, _first_step(budget, now), 0, 0, remaining, now, log)
     return False
 
 
-def _go_on(budget: Budget, test: Test, left: float, now: float, log: CallLog, feedback_s: float) -> bool:
+def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLog, feedback_s: float) -> bool:
     """Go on with a test if it has been passed so far; returns whether the budget is disproved."""
     if not test.step:
         if budget.number >= test.first + test.calls:
-            _try(budget, 1, 0, 0, left, now, log)
+            _try(budget, 1, 0, 0, remaining, now, log)
         return False
     done_at = test.done_at(log, feedback_s)
     opening = test.step >= OPENING_LEAST and not test.passed
@@ -53,13 +53,13 @@ def _go_on(budget: Budget, test: Test, left: float, now: float, log: CallLog, fe
     if budget.trust.test is not None:
         step = 1 if opening else 2 * test.step
         passed = test.passed + test.step if budget.level < budget.cost else 0
-        _try(budget, step, passed, test.refused, left, now, log, test.began)
+        _try(budget, step, passed, test.refused, remaining, now, log, test.began)
     return False
 
 
-def _approach(budget: Budget, left: float, now: float, log: CallLog) -> None:
+def _approach(budget: Budget, remaining: float, now: float, log: CallLog) -> None:
     """Use up the reserve almost entirely; the next snapshot then shows exactly how much is left."""
-    budget.trust.test = Test(log.sent_total, int(left / budget.cost - FEW), now, 0)
+    budget.trust.test = Test(log.sent_total, int(remaining / budget.cost - FEW), now, 0)
     budget.edition += 1
 
 
@@ -67,17 +67,17 @@ def _try(
     budget: Budget,
     step: int,
     passed: int,
-    refused: int,
-    left: float,
+    refusals: int,
+    remaining: float,
     now: float,
     log: CallLog,
     began: float | None = None,
 ) -> None:
     """Let `step` calls be sent beyond what is left."""
     step = min(MOST_STEP, step)
-    calls = step + max(0, int(left / budget.cost))
+    calls = step + max(0, int(remaining / budget.cost))
     began = now if began is None else began
-    budget.trust.test = Test(log.sent_total, calls, now, step, passed, refused, began)
+    budget.trust.test = Test(log.sent_total, calls, now, step, passed, refusals, began)
     budget.edition += 1
 
 
@@ -147,7 +147,7 @@ def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> floa
     test = budget.trust.test
     if test is not None:
         return test.done_at(log, feedback_s)
-    if not budget.holds(budget.left(now, log)):
+    if not budget.holds(budget.remaining(now, log)):
         return None
     due = due_at(budget, now)
     if budget.nature.kind is BudgetKind.LOG:

@@ -37,7 +37,7 @@ class Hint:
 
 
 @dataclass(slots=True)
-class Hidden:
+class HiddenWindow:
     """The hidden window of one pool, and the evidence for it.
 
     `accepted` counts the calls accepted so far. The newest answered call is the `number`th, sent at `sent_at` for
@@ -64,9 +64,9 @@ class Hidden:
     doubted_until: float = NEVER
     doubts: int = 0
 
-    def note(self, trial: LoggedCall, refused: bool, model: str, spent: float) -> None:
+    def note(self, trial: LoggedCall, was_refused: bool, model: str, spent: float) -> None:
         """Count an answered call; our own counter for its model stood at `spent` when it was sent."""
-        self.refused += refused
+        self.refused += was_refused
         before, newest = self.total, trial.number > self.number
         if newest:
             self.number, self.sent_at, self.model, self.spent = trial.number, trial.sent_at, model, spent
@@ -102,9 +102,9 @@ class Hidden:
     def _same(self, hint: Hint, ends_at: float) -> bool:
         return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
 
-    def learn(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
+    def learn(self, refusals: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
         """Return whether a window, known or new, explains these refusals."""
-        trials = list(refused)
+        trials = list(refusals)
         if not trials or now < self.doubted_until:
             return False
         first, last = min(t.sent_at for t in trials), max(t.sent_at for t in trials)
@@ -114,7 +114,7 @@ class Hidden:
         until = min(hint.until for hint in hints)
         if not all(self._same(hint, until) for hint in hints) or until <= now:
             return False
-        after = [trial for trial in log.since(first) if not trial.refused]
+        after = [trial for trial in log.since(first) if not trial.was_refused]
         if len(after) > len(trials):
             return False
         self._ends(until, first, hints[-1].grain_s, now)
@@ -143,7 +143,7 @@ class Hidden:
         """Note that the known window refused a call: it is used up, whatever seemed to be left."""
         budget = self.budget
         assert budget is not None
-        self._resize(budget, trial, budget.left(now, log))
+        self._resize(budget, trial, budget.remaining(now, log))
         budget.ends_at = min(budget.ends_at, hint.until)
         self._emptied(budget, trial, spent)
         doubt.confirmed(budget, now, None)
@@ -160,7 +160,7 @@ class Hidden:
         if self._is_longer(budget, hint, trial):
             budget.nature.period_s = hint.until - budget.ends_at
         else:
-            self._resize(budget, trial, budget.left(now, log))
+            self._resize(budget, trial, budget.remaining(now, log))
         budget.ends_at = hint.until
         self._emptied(budget, trial, spent)
         doubt.confirmed(budget, now, None)
@@ -175,12 +175,12 @@ class Hidden:
         in_vain = self.opened_at > budget.opens_at + blur_s and self.total - self.opened < FEW
         return hint.until - trial.sent_at > lasts_s + blur_s or in_vain
 
-    def _resize(self, budget: Budget, trial: LoggedCall, left: float) -> None:
+    def _resize(self, budget: Budget, trial: LoggedCall, remaining: float) -> None:
         """Set the window's size to the calls that were accepted in it until it was used up."""
         if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
             budget.limit = max(1.0, self.total - self.opened)
-        elif left > FEW * budget.cost:
-            budget.limit = max(1.0, budget.limit - left)
+        elif remaining > FEW * budget.cost:
+            budget.limit = max(1.0, budget.limit - remaining)
         budget.capacity = budget.limit
 
     def _emptied(self, budget: Budget, trial: LoggedCall, spent: float) -> None:

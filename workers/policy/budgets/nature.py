@@ -90,10 +90,10 @@ class Nature:
         if self.told:
             return abs(seconds / self.period_s - 1.0) <= within
         nice = next((p for p in NICE_PERIODS_S if abs(seconds / p - 1.0) <= within), 0.0)
-        again, self.guess_s = nice > 0.0 and nice == self.guess_s, nice
-        if again:
+        repeated, self.guess_s = nice > 0.0 and nice == self.guess_s, nice
+        if repeated:
             self.period_s = nice
-        return again
+        return repeated
 
     def lasts_longer(self, seconds: float) -> None:
         """Note that a window's end is so far off, so that its period is no shorter."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dicast.workers.policy.buckets import amount
 from dicast.workers.policy.budgets import doubt
 from dicast.workers.policy.budgets.budget import FEW, Budget
-from dicast.workers.policy.budgets.hidden import Hidden
+from dicast.workers.policy.budgets.hidden import HiddenWindow
 from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
 from dicast.workers.policy.events import Done
 from dicast.workers.policy.headers import BudgetUnit, Reading
@@ -22,7 +22,7 @@ MOST_UNKNOWN, MOST_NOTES = 8, 12
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedBudgets:
     """The reported budgets of one pool. `token_scale` is the ratio of used to estimated tokens.
 
     `room_at` is when a call was last refused although every reported budget had room for it: then something is bounded
@@ -32,7 +32,7 @@ class Told:
     """
 
     known: dict[str, Budget] = field(default_factory=dict)
-    hidden: Hidden = field(default_factory=Hidden)
+    hidden: HiddenWindow = field(default_factory=HiddenWindow)
     token_scale: float = 1.0
     tokens_per_call: float = 0.0
     room_at: float = NEVER
@@ -43,7 +43,7 @@ class Told:
 
     def observe(self, event: Done, trial: LoggedCall) -> bool:
         """Take in an outcome's readings and tokens; returns whether there were readings, all with room for the call."""
-        self.hidden.note(trial, event.refused, event.model, event.spent.requests)
+        self.hidden.note(trial, event.was_refused, event.model, event.spent.requests)
         used = event.used.input_tokens + event.used.output_tokens
         if event.ok and used > 0 and event.estimated_tokens > 0:
             scale = min(SCALE_MOST, used / event.estimated_tokens)
@@ -61,7 +61,7 @@ class Told:
             )
             budget = self._budget(reading, event.model)
             budget.observe(reading, trial, event.at, amount(reading.unit, event.spent), cost)
-            budget.refused += event.refused
+            budget.refused += event.was_refused
         return bool(readings) and all(self._has_room(reading, event) for reading in readings)
 
     def _budget(self, reading: Reading, model: str) -> Budget:
@@ -82,23 +82,23 @@ class Told:
     def explains(self, event: Done, trial: LoggedCall, log: CallLog, feedback_s: float) -> bool:
         """Return whether a budget explains a refusal: it is reported to be empty, or computed to be if the refusal has
         no reading."""
-        now, told = event.at, {f"{r.budget}:{event.model}": r for r in event.readings.budgets}
+        now, readings = event.at, {f"{r.budget}:{event.model}": r for r in event.readings.budgets}
         retry_s = event.readings.retry_after_s
         retry_at = None if retry_s is None or retry_s < 1.0 else now + retry_s
         explained = False
         for name, budget in self.known.items():
             if budget.model not in ("", event.model):
                 continue
-            reading = told.get(name)
+            reading = readings.get(name)
             if reading is not None:
                 empty = reading.remaining < self._need(reading, event, 1.2)
             else:
-                empty = trial.sent_at > budget.dated_at and budget.left(now, log) < FEW * budget.cost
+                empty = trial.sent_at > budget.dated_at and budget.remaining(now, log) < FEW * budget.cost
             if not empty:
                 continue
             if budget.trust.believed:
                 explained |= doubt.confirmed(budget, now, retry_at)
-            elif reading is not None and budget.trust.speaks_again(log, now, feedback_s):
+            elif reading is not None and budget.trust.is_enforced_again(log, now, feedback_s):
                 budget.trust.restore()
                 self._note(f"{budget.name} is trusted again: calls are refused for it")
         return self._hidden_explains(event, trial, log) or explained
@@ -113,12 +113,12 @@ class Told:
             return True
         return hidden.begins_anew(hint, trial, event.spent.requests, log, now)
 
-    def names_one_end(self, refused: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
+    def names_one_end(self, refusals: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
         """Return whether a window that is not reported explains an episode of refusals."""
         if any(budget.is_low(now, log) for budget in self._believed()):
             return False
         before = self.hidden.budget
-        learned = self.hidden.learn(refused, log, now)
+        learned = self.hidden.learn(refusals, log, now)
         if learned and before is None and self.hidden.budget is not None:
             budget = self.hidden.budget
             self._note(f"Retry-After reveals a window of {budget.nature.lasts_s:.0f} s, {budget.limit:.0f} calls")
@@ -127,26 +127,26 @@ class Told:
     def refused_with_room(self, now: float) -> bool:
         """Note a refusal although all budgets had room; returns whether it is the second within a few seconds and the
         rate is known."""
-        again = now - self.room_at < 3.0
+        repeated = now - self.room_at < 3.0
         self.room_at = now
         rates = [b.refill_per_s for b in self._believed() if b.unit is BudgetUnit.REQUESTS]
         self.room_per_s = min(rates, default=0.0)
-        return again and self.room_per_s > 0
+        return repeated and self.room_per_s > 0
 
     def _believed(self) -> Iterator[Budget]:
         return (budget for budget in self.known.values() if budget.trust.believed)
 
     def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
         """Let time pass; returns a finding as a sentence, '' if there is none."""
-        said = self.hidden.advance(now, log, feedback_s)
+        finding = self.hidden.advance(now, log, feedback_s)
         for budget in self.known.values():
             if doubt.advance(budget, now, log, feedback_s):
                 budget.trust.drop(now)
-                told = f"{budget.limit:.0f} per {budget.nature.lasts_s:.0f} s"
-                said = f"{budget.name} dropped: {told} is reported, but calls beyond it are accepted"
-        if said:
-            self._note(said)
-        return said
+                terms = f"{budget.limit:.0f} per {budget.nature.lasts_s:.0f} s"
+                finding = f"{budget.name} dropped: {terms} is reported, but calls beyond it are accepted"
+        if finding:
+            self._note(finding)
+        return finding
 
     def _note(self, text: str) -> None:
         self.notes = [*self.notes, text][-MOST_NOTES:]
@@ -159,7 +159,7 @@ class Told:
         return min(times, default=None)
 
     def buckets(self, now: float, log: CallLog) -> list[Bucket]:
-        found = [budget.bucket(now, log) for budget in self._believed()]
+        buckets = [budget.bucket(now, log) for budget in self._believed()]
         if self.hidden.budget is not None:
-            found.append(self.hidden.budget.bucket(now, log))
-        return found
+            buckets.append(self.hidden.budget.bucket(now, log))
+        return buckets

@@ -43,7 +43,7 @@ class Test:
         last = log.nth_sent_at(self.first + self.calls)
         return None if last is None else last + feedback_s
 
-    def left(self, number: int) -> int:
+    def calls_left(self, number: int) -> int:
         """Return how many calls may be sent after the `number`th."""
         return max(0, self.first + self.calls - number)
 
@@ -87,15 +87,15 @@ class Trust:
         self.test, self.dropped_at = None, now
         self.revoked = min(8, self.revoked + 1)
 
-    def speaks_again(self, log: CallLog, now: float, feedback_s: float) -> bool:
+    def is_enforced_again(self, log: CallLog, now: float, feedback_s: float) -> bool:
         """Return whether most of the latest calls were refused while a dropped budget is reported to be empty, so that
         it should be restored."""
         assert self.dropped_at is not None
-        refused = accepted = 0
+        refusals = accepted = 0
         for trial in log.since(max(self.dropped_at, now - RECENT_S)):
-            refused += trial.refused
-            accepted += not trial.refused and trial.sent_at < now - feedback_s
-        return refused >= RESTORE_AFTER * 2.0**self.revoked and refused > accepted
+            refusals += trial.was_refused
+            accepted += not trial.was_refused and trial.sent_at < now - feedback_s
+        return refusals >= RESTORE_AFTER * 2.0**self.revoked and refusals > accepted
 
     def restore(self) -> None:
         self.dropped_at, self.test, self.not_before, self.strikes = None, None, NEVER, 0

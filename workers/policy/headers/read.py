@@ -42,14 +42,14 @@ def read_limits(headers: Mapping[str, str], wall_s: float) -> Readings:
             unknown.append(name[:80])
     clock_s = provider_now(lower.get("date", ""), wall_s)
     policy = next((lower[name] for name in POLICIES if name in lower), "")
-    found = [reading for part in parts.values() for reading in part.readings(clock_s, policy)]
+    readings = [reading for part in parts.values() for reading in part.readings(clock_s, policy)]
     if IETF in lower:
-        found += ietf(lower[IETF], policy)
+        readings += ietf(lower[IETF], policy)
     retry = retry_after(lower, wall_s)
-    if not (found or retry or unknown):
+    if not (readings or retry or unknown):
         return NO_READINGS
     retry_after_s, retry_grain_s = retry or (None, 0.0)
-    return Readings(tuple(found[:MOST_BUDGETS]), retry_after_s, retry_grain_s, tuple(unknown[:MOST_UNKNOWN]))
+    return Readings(tuple(readings[:MOST_BUDGETS]), retry_after_s, retry_grain_s, tuple(unknown[:MOST_UNKNOWN]))
 
 
 class _Parts:
@@ -67,28 +67,28 @@ class _Parts:
 
         `600, 600;w=60` is one budget: the item with a window is a policy.
         """
-        name, told = self._name, {role: _listed(role, text) for role, text in self._texts.items()}
-        remaining = told.get(Role.REMAINING, [])
-        limits = told.get(Role.LIMIT, [])
+        name, items_by_role = self._name, {role: _split_items(role, text) for role, text in self._texts.items()}
+        remaining = items_by_role.get(Role.REMAINING, [])
+        limits = items_by_role.get(Role.LIMIT, [])
         policies = [item for item in limits if period(item)] + (items(policy) if policy else [])
         plain = [item for item in limits if not period(item)] or limits
         for index, item in enumerate(remaining):
             if index and item == remaining[index - 1] and len(set(_texts(plain))) < 2:
                 continue  # a proxy has repeated the header
-            left = count(item.value)
+            remaining_count = count(item.value)
             limit = _at(plain, index)
             most = None if limit is None else count(limit.value)
-            if left is None or (limit is not None and (most is None or most <= 0.0)):
+            if remaining_count is None or (limit is not None and (most is None or most <= 0.0)):
                 continue
             window = self._period(policies, most, index if len(remaining) > 1 else None)
             budget = name.budget if index == 0 else f"{name.budget} {index + 1}"
-            plainly = Reading(budget, name.unit, most or 0.0, left, window)
-            yield _with_reset(plainly, _at(told.get(Role.RESET, []), index), clock_s)
+            plainly = Reading(budget, name.unit, most or 0.0, remaining_count, window)
+            yield _with_reset(plainly, _at(items_by_role.get(Role.RESET, []), index), clock_s)
 
     def _period(self, policies: list[ListItem], limit: float | None, index: int | None) -> float:
-        own = self._texts.get(Role.PERIOD)
-        if own is not None and (number(own) or 0.0) > 0.0:
-            return number(own) or 0.0
+        period_text = self._texts.get(Role.PERIOD)
+        if period_text is not None and (number(period_text) or 0.0) > 0.0:
+            return number(period_text) or 0.0
         if self._name.period_s:
             return self._name.period_s
         if index is not None and index < len(policies):
@@ -98,25 +98,25 @@ class _Parts:
         )
 
 
-def _listed(role: Role, text: str) -> list[ListItem]:
+def _split_items(role: Role, text: str) -> list[ListItem]:
     """Split a field into its items. A date contains commas, but is one item."""
     return [ListItem(text, {})] if role is Role.RESET and reset(text) is not None else items(text)
 
 
-def _texts(found: list[ListItem]) -> list[str]:
-    return [item.value for item in found]
+def _texts(entries: list[ListItem]) -> list[str]:
+    return [item.value for item in entries]
 
 
-def _at(found: list[ListItem], index: int) -> ListItem | None:
-    if not found:
+def _at(entries: list[ListItem], index: int) -> ListItem | None:
+    if not entries:
         return None
-    return found[index] if index < len(found) else found[-1]
+    return entries[index] if index < len(entries) else entries[-1]
 
 
-def _with_reset(reading: Reading, told: ListItem | None, clock_s: float) -> Reading:
-    found = reset(told.value) if told is not None else None
-    if found is None:
+def _with_reset(reading: Reading, entry: ListItem | None, clock_s: float) -> Reading:
+    parsed = reset(entry.value) if entry is not None else None
+    if parsed is None:
         return reading
-    if found.instant:
-        return reading._replace(reset_s=found.seconds - clock_s, grain_s=found.grain_s, from_answer=True)
-    return reading._replace(reset_s=found.seconds, grain_s=found.grain_s, bare=found.bare)
+    if parsed.instant:
+        return reading._replace(reset_s=parsed.seconds - clock_s, grain_s=parsed.grain_s, from_answer=True)
+    return reading._replace(reset_s=parsed.seconds, grain_s=parsed.grain_s, bare=parsed.bare)

@@ -52,11 +52,11 @@ class Readings(NamedTuple):
         return self != NO_READINGS
 
     @classmethod
-    def from_list(cls, found: Sequence[Any]) -> Readings:
+    def from_list(cls, raw: Sequence[Any]) -> Readings:
         """Read the form stored as JSON; what an older version wrote in another form gives no readings."""
-        if len(found) != len(cls._fields) or not isinstance(found[0], list):
+        if len(raw) != len(cls._fields) or not isinstance(raw[0], list):
             return NO_READINGS
-        budgets, retry_after_s, retry_grain_s, unknown = found
+        budgets, retry_after_s, retry_grain_s, unknown = raw
         if any(len(budget) != len(Reading._fields) for budget in budgets):
             return NO_READINGS
         return cls(

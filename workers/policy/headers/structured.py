@@ -35,12 +35,12 @@ class ListItem(NamedTuple):
 
 def items(text: str) -> list[ListItem]:
     """Return the items of a list, at most `MOST_ITEMS`."""
-    found = []
+    parsed = []
     for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
         value, *rest = part.split(";")
         pairs = (parameter.partition("=") for parameter in rest)
-        found.append(ListItem(_bare(value), {name.strip().lower(): _bare(told) for name, _, told in pairs}))
-    return found
+        parsed.append(ListItem(_bare(value), {name.strip().lower(): _bare(argument) for name, _, argument in pairs}))
+    return parsed
 
 
 def _bare(text: str) -> str:
@@ -57,19 +57,19 @@ def ietf(field: str, policy: str) -> list[Reading]:
     policies = items(policy) if policy else []
     if "remaining=" in field and ";r=" not in field:
         return _draft_7(field, policies)
-    found = []
+    readings = []
     for item in items(field):
-        named = [other for other in policies if other.value == item.value]
-        if not named and len(policies) == 1:
-            named = policies
-        terms = {**(named[0].parameters if named else {}), **item.parameters}
+        matching = [other for other in policies if other.value == item.value]
+        if not matching and len(policies) == 1:
+            matching = policies
+        terms = {**(matching[0].parameters if matching else {}), **item.parameters}
         unit = UNITS.get(terms.get("qu", "").lower())
         remaining = count(terms.get("r", ""))
         if unit is None or remaining is None:
             continue
         limit, window = count(terms.get("q", "")), count(terms.get("w", "")) or 0.0
-        found.append(_reading(f"ratelimit {item.value}"[:80], unit, limit, remaining, terms.get("t", ""), window))
-    return found
+        readings.append(_reading(f"ratelimit {item.value}"[:80], unit, limit, remaining, terms.get("t", ""), window))
+    return readings
 
 
 def _draft_7(field: str, policies: list[ListItem]) -> list[Reading]:
@@ -83,8 +83,10 @@ def _draft_7(field: str, policies: list[ListItem]) -> list[Reading]:
     return [_reading("ratelimit", BudgetUnit.REQUESTS, limit, remaining, terms.get("reset", ""), window)]
 
 
-def _reading(name: str, unit: BudgetUnit, limit: float | None, remaining: float, told: str, period_s: float) -> Reading:
-    found = reset(told)
-    if found is None or found.instant:
+def _reading(
+    name: str, unit: BudgetUnit, limit: float | None, remaining: float, reset_text: str, period_s: float
+) -> Reading:
+    parsed = reset(reset_text)
+    if parsed is None or parsed.instant:
         return Reading(name, unit, limit or 0.0, remaining, period_s)
-    return Reading(name, unit, limit or 0.0, remaining, period_s, found.seconds, found.grain_s)
+    return Reading(name, unit, limit or 0.0, remaining, period_s, parsed.seconds, parsed.grain_s)

@@ -90,21 +90,21 @@ def duration(text: str) -> float | None:
 def instant(text: str) -> float | None:
     """Return the Unix time of an RFC 3339 or HTTP date; one without a zone is UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         try:
-            found = parsedate_to_datetime(text)
+            parsed = parsedate_to_datetime(text)
         except (ValueError, TypeError, IndexError, OverflowError):
             return None
     try:
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
 def provider_now(date: str, wall_s: float) -> float:
     """Return the Unix time by the provider's clock, as its `date` header shows it, when ours says `wall_s`."""
-    told = instant(date) if 0 < len(date) <= LONGEST_TEXT else None
-    if told is None or abs(told - wall_s) <= SAME_CLOCK_S:
+    provider_s = instant(date) if 0 < len(date) <= LONGEST_TEXT else None
+    if provider_s is None or abs(provider_s - wall_s) <= SAME_CLOCK_S:
         return wall_s
-    return told + 0.5
+    return provider_s + 0.5

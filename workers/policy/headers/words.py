@@ -87,20 +87,20 @@ def parse(name: str) -> Name | None:
     family = next((family for family in FAMILIES if name == family or name.startswith(family + "-")), None)
     if family is None:
         return None
-    role, unit, period_s, kept = None, UNIT_OF_FAMILY.get(family), 0.0, [family]
+    role, unit, period_s, budget_words = None, UNIT_OF_FAMILY.get(family), 0.0, [family]
     for word in filter(None, re.split(r"[-.]", name.removeprefix(family))):
         if word in ROLES and (role is None or ROLES[word] is Role.IGNORED):
             role = ROLES[word]
             continue
         if word in SILENT:
             continue
-        kept.append(word)
+        budget_words.append(word)
         if word in UNITS and (unit is None or unit is BudgetUnit.TOKENS):
             unit = UNITS[word]
         period_s = PERIODS.get(word, period_s)
     if role is None:
         return None
-    return Name(role, "-".join(kept)[:80], unit or BudgetUnit.REQUESTS, period_s)
+    return Name(role, "-".join(budget_words)[:80], unit or BudgetUnit.REQUESTS, period_s)
 
 
 _SEEMS = re.compile(r"rate-?limit|token-?limit|quota", re.ASCII)
