@@ -175,8 +175,8 @@ class StoreUsers:
         raise AssertionError
 
     def _check_requires_password(self) -> None:
-        """Raise `StoreUsersUnavailable` if the default user needs no password: then deleting a user would keep nobody out.
-        A unix socket is protected by its file permissions."""
+        """Raise `StoreUsersUnavailable` if the default user needs no password: then deleting a user would keep nobody
+        out. A unix socket is protected by its file permissions."""
         if self._requires_password or self._url.startswith("unix://"):
             return
         (facts,) = self._at_master(["ACL", "GETUSER", "default"])

@@ -128,8 +128,8 @@ class Tokens:
         return self._signed(record)
 
     def verify(self, token: str | None, scope: Scope | None, *, node: str = "") -> Claims:
-        """Return the claims of a token. Raises `TokenRejected`. With `scope` None, any scope will do. A token bound to a
-        node is refused for another `node`; one for heartbeats is valid for its own node only."""
+        """Return the claims of a token. Raises `TokenRejected`. With `scope` None, any scope will do. A token bound to
+        a node is refused for another `node`; one for heartbeats is valid for its own node only."""
         payload, number = self._read(token)
         now, current, until, token_state = self._look_up(payload, number)
         about = {"subject": payload.sub, "id": payload.jti}

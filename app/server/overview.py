@@ -120,7 +120,7 @@ class _BoundMetrics(Collector):
         shared = visible_state(self._parts, self._claims, shared)
         yield from pool_metrics(shared.pools)
         yield from node_metrics(shared.nodes)
-        yield from pool_demand_metrics(demand, [p for p in demand.wanted.by_pool if sees_pool(self._claims, p)])
+        yield from pool_demand_metrics(demand, [p for p in demand.wanted_workers.by_pool if sees_pool(self._claims, p)])
 
 
 @router.get(

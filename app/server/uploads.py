@@ -57,8 +57,8 @@ class Uploads:
     def find(self, name: str) -> Path:
         """Return the file that a job names, as an absolute path without symbolic links.
 
-        Raises `FileNotAllowed` for anything that is not a file in the folder; the message does not reveal whether such a
-        file exists elsewhere.
+        Raises `FileNotAllowed` for anything that is not a file in the folder; the message does not reveal whether such
+        a file exists elsewhere.
         """
         root = self.folder
         try:
