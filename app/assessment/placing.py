@@ -14,7 +14,7 @@ import numpy as np
 from dicast.app.assessment.figures import figure
 from dicast.app.assessment.probe_found import ChangedShares, ProbeResult
 from dicast.app.assessment.scores import DimensionScores, JobScores
-from dicast.app.assessment.trying import FEWEST, ONE_ROUND, figure_of_share, paired
+from dicast.app.assessment.trying import FEWEST_PAIRS, ONE_ROUND, figure_of_share, paired
 from dicast.app.domain.figure import Figure
 from dicast.app.statistics.arrays import Floats
 from dicast.app.statistics.combining import combine_mean
@@ -46,7 +46,7 @@ def _effect(differences: Floats) -> tuple[Result, float | None]:
     """Return the effect and its p. If all pairs are alike, which leaves no interval, p is that of the sign test."""
     effect, p = paired(differences, np.arange(len(differences)))
     present = differences[~np.isnan(differences)]
-    if p is None and not isinstance(effect, Estimate) and len(present) >= FEWEST and present[0] != 0:
+    if p is None and not isinstance(effect, Estimate) and len(present) >= FEWEST_PAIRS and present[0] != 0:
         p = float(2 * 0.5 ** len(present))
     return effect, p
 
@@ -61,17 +61,17 @@ def _turned(rounds: Floats, *, judge: bool) -> ChangedShares:
     """Return the share of pairs (... x replicates x 2) whose preference is reversed in the other order, the share
     that is reversed in another round of the same order, and the difference."""
     pairs = np.arange(len(rounds))
-    turned = _share(rounds[..., 0] * rounds[..., 1])
+    turned = _first_place_share(rounds[..., 0] * rounds[..., 1])
     if not judge or rounds.shape[1] < 2:
         unknown = Figure.unknown(ONE_ROUND if judge else NO_ROUNDS)
         return ChangedShares(figure_of_share(turned, pairs), unknown, unknown)
     first, second = np.triu_indices(rounds.shape[1], 1)
-    by_itself = _share((rounds[:, first] * rounds[:, second]).reshape(len(rounds), -1))
+    by_itself = _first_place_share((rounds[:, first] * rounds[:, second]).reshape(len(rounds), -1))
     beyond, _ = paired(turned - by_itself, pairs)
     return ChangedShares(figure_of_share(turned, pairs), figure_of_share(by_itself, pairs), figure(beyond))
 
 
-def _share(products: Floats) -> Floats:
+def _first_place_share(products: Floats) -> Floats:
     """Return for each row the share that is below 0, NaN for a row without any values."""
     present = (~np.isnan(products)).sum(axis=1)
     return np.where(present > 0, (products < 0).sum(axis=1) / np.maximum(present, 1), np.nan)

@@ -25,7 +25,7 @@ def stopped_early(job: JobScores) -> StoppedEarly | None:
     job_answer = job.stopped.job_answer
     return StoppedEarly(
         question=job_answer.question,
-        dimension=_dimension(job_answer),
+        dimension=_question_dimension(job_answer),
         judged=job.items,
         items=job.stopped.items,
         known=_answer_figure(job_answer),
@@ -73,7 +73,7 @@ def _question_of(job: JobScores, dimension: DimensionScores) -> Question | None:
     return question if question is not None and question.dimension == dimension.spec.id else None
 
 
-def _dimension(answer: JobAnswer) -> str:
+def _question_dimension(answer: JobAnswer) -> str:
     return (answer.asked.dimension or "") if answer.asked is not None else ""
 
 

@@ -22,7 +22,7 @@ from dicast.app.statistics.arrays import Bools, Floats, Ints
 from dicast.app.statistics.estimates import CONFIDENCE, Estimate, Result, Unknown
 from dicast.app.statistics.means import deviation, estimate, mean
 
-FEWEST = 10
+FEWEST_PAIRS = 10
 MOST_ATTACKS = 5
 SAME = 1e-9
 ONE_ROUND = "it takes replicates to see how often its scores move by themselves"
@@ -74,8 +74,8 @@ def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
     present = ~np.isnan(differences)
     differences, items = differences[present], items[present]
     count = len(np.unique(items))
-    if count < FEWEST:
-        return Unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}"), None
+    if count < FEWEST_PAIRS:
+        return Unknown(f"it needs {FEWEST_PAIRS} items that were judged in both ways, and there are {count}"), None
     if np.ptp(differences) < SAME:
         return Unknown(f"all {count} pairs differ by the same ({differences[0]:.3g}), which leaves no interval"), None
     spread = deviation(differences, items)
@@ -170,8 +170,8 @@ def figure_of_share(shares: Floats, items: Ints) -> Figure:
     """Return the mean share, with Wilson's interval for as many independent tries as there are items."""
     present = ~np.isnan(shares)
     count = len(np.unique(items[present]))
-    if count < FEWEST:
-        return Figure.unknown(f"it needs {FEWEST} items that were judged in both ways, and there are {count}")
+    if count < FEWEST_PAIRS:
+        return Figure.unknown(f"it needs {FEWEST_PAIRS} items that were judged in both ways, and there are {count}")
     value = float(shares[present].mean())
     from statsmodels.stats.proportion import proportion_confint  # noqa: PLC0415  (takes a second of CPU time to load)
 

@@ -24,7 +24,7 @@ from dicast.errors import Exit
 from dicast.workers.admission.pool_state import span
 
 WATCH_EVERY_S = 1.0
-NAME_CHARS = 60
+INSTALLATION_CHARS = 60
 TROUBLE_CHARS = 200
 REMARKS = 5
 
@@ -52,7 +52,7 @@ def show_fleet(
         with Live(console=terminal.out, auto_refresh=False, screen=True) as live:
             while True:
                 answers = _ask_fleet(fleet, timeout_s)
-                live.update(_table(answers), refresh=True)
+                live.update(_fleet_table(answers), refresh=True)
                 time.sleep(WATCH_EVERY_S)
     return _exit(answers)
 
@@ -67,7 +67,7 @@ def _exit(answers: Sequence[FleetAnswer]) -> Exit:
 
 def _print(terminal: Terminal, answers: Sequence[FleetAnswer], *, json: bool, indent: bool = True) -> None:
     if not json:
-        terminal.out.print(_table(answers))
+        terminal.out.print(_fleet_table(answers))
         return
     option = orjson.OPT_INDENT_2 if indent else 0
     terminal.emit(orjson.dumps(_document(answers), option=option).decode())
@@ -89,13 +89,13 @@ def _document(answers: Sequence[FleetAnswer]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(answers: Sequence[FleetAnswer]) -> RenderableType:
+def _fleet_table(answers: Sequence[FleetAnswer]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("installation", "nodes", "open", "of", "free", "waiting", "oldest wait"):
         table.add_column(title, justify="left" if title in {"installation", "nodes"} else "right", no_wrap=True)
     remarks: list[Text] = []
     for reply in answers:
-        name = Text(printable(reply.name, NAME_CHARS), style="bold")
+        name = Text(printable(reply.name, INSTALLATION_CHARS), style="bold")
         if reply.status is None:
             table.add_row(name, Text("UNREACHABLE", style="bold red"))
             remarks.append(_remark(reply.name, reply.trouble, "red"))
@@ -125,9 +125,9 @@ def _attention(name: str, status: FleetStatus) -> list[Text]:
 
 
 def _nodes(by_status: Mapping[str, int]) -> Text:
-    parts = [f"{count:,} {printable(status, NAME_CHARS)}" for status, count in by_status.items() if count]
+    parts = [f"{count:,} {printable(status, INSTALLATION_CHARS)}" for status, count in by_status.items() if count]
     return Text(", ".join(parts) or "none")
 
 
 def _remark(name: str, text: str, style: str) -> Text:
-    return Text(f"! {printable(name, NAME_CHARS)}: {printable(text, TROUBLE_CHARS)}", style=style)
+    return Text(f"! {printable(name, INSTALLATION_CHARS)}: {printable(text, TROUBLE_CHARS)}", style=style)

@@ -9,7 +9,7 @@ import typer
 
 from dicast.app.cli.options import AsJson
 
-Finished = Annotated[
+FinishedJob = Annotated[
     str, typer.Argument(metavar="JOB", help="A finished job's id, or the folder that holds its report.json.")
 ]
 By = Annotated[
@@ -37,7 +37,7 @@ def add_to(cli: typer.Typer) -> None:
 
 def report(
     context: typer.Context,
-    job: Finished,
+    job: FinishedJob,
     by: By = None,
     cluster: Cluster = None,
     again: Annotated[bool, typer.Option("--again", help="Compute anew what the report holds already.")] = False,
@@ -74,8 +74,8 @@ def report(
 
 def compare(
     context: typer.Context,
-    first: Finished,
-    second: Finished,
+    first: FinishedJob,
+    second: FinishedJob,
     most: Annotated[int, typer.Option(min=0, max=1000, help="How many of the items that moved most to show.")] = 10,
     force: Annotated[
         bool, typer.Option("--force", help="Compare runs whose rubric or scale differs, all the same.")
@@ -138,7 +138,7 @@ def sample(
 
 def panel(
     context: typer.Context,
-    job: Finished,
+    job: FinishedJob,
     dimension: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this dimension; may be repeated.")
     ] = None,
@@ -173,7 +173,7 @@ def panel(
 
 def calibrate(
     context: typer.Context,
-    job: Finished,
+    job: FinishedJob,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to, .json; replaced if it is there.")],
     method: Annotated[
         Literal["isotonic", "ordinal", "linear"],

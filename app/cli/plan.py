@@ -51,7 +51,7 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
     first = first_unit(dicast, ready)
     remarks = notes(dicast, ready)
     if json:
-        terminal.emit(orjson.dumps(_document(dicast, ready, first, remarks), option=orjson.OPT_INDENT_2).decode())
+        terminal.emit(orjson.dumps(_plan_document(dicast, ready, first, remarks), option=orjson.OPT_INDENT_2).decode())
         return
     job = ready.job
     counts = (
@@ -188,7 +188,7 @@ def _places(dicast: Dicast, choices: Any) -> list[str]:
     return [f"pool {spec.name}, {printable(model or spec.model, 60)}" for spec, model in specs]
 
 
-def _document(dicast: Dicast, ready: Prepared, first: FirstUnit, remarks: list[str]) -> dict[str, Any]:
+def _plan_document(dicast: Dicast, ready: Prepared, first: FirstUnit, remarks: list[str]) -> dict[str, Any]:
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),

@@ -16,7 +16,7 @@ import orjson
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 from rich.console import Console
-from rich.prompt import Prompt
+from rich.prompt import Prompt as RichPrompt
 from rich.text import TextType
 
 from dicast.app.application import Dicast, create_app
@@ -251,7 +251,7 @@ def _is_attended(terminal: Terminal) -> bool:
     return sys.stdin.isatty() and terminal.err.is_terminal
 
 
-class _Question(Prompt):
+class _Question(RichPrompt):
     """A prompt that an interrupt ends at any time."""
 
     @classmethod

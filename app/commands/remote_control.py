@@ -75,7 +75,7 @@ class Control(celery.app.control.Control):  # type: ignore[misc]
         revoked = None
         if command in REVOKES:
             cut = command == "terminate" or bool(all_arguments.get("terminate"))
-            revoked = revocation.revoke(self.app, maybe_list(all_arguments.get("task_id")) or (), cut=cut)
+            revoked = revocation.revoke_ids(self.app, maybe_list(all_arguments.get("task_id")) or (), cut=cut)
         replies = super().broadcast(
             command, all_arguments, destination, connection, reply, timeout, limit, callback, channel, pattern, matcher
         )
@@ -108,7 +108,7 @@ def _command(**about: Any) -> Callable[[Command], Command]:
 @_command(variadic="task_id", signature="[id1 [id2 [... [idN]]]]")
 def revoke(state: Any, task_id: Any, terminate: bool = False, signal: str | None = None, **more: Any) -> Any:
     """Revoke jobs and units by their ids; with terminate, cut their open calls."""
-    revoked = revocation.revoke(state.app, maybe_list(task_id) or (), cut=terminate)
+    revoked = revocation.revoke_ids(state.app, maybe_list(task_id) or (), cut=terminate)
     control_work = [name for name in revoked.unknown if _is_control_work(name)]
     unknown = [name for name in revoked.unknown if name not in control_work]
     lines = list(revoked.lines)

@@ -39,7 +39,7 @@ class Revocation(NamedTuple):
         )  # fmt: skip
 
 
-def revoke(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revocation:
+def revoke_ids(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revocation:
     """Revoke jobs and units. `cut` tells that their open calls will be cut. Raises redis errors."""
     revocation = Revocation()
     for name in dict.fromkeys(map(str, ids)):

@@ -56,7 +56,7 @@ def fingerprint(source: ItemSource) -> str:
     to the last: a change that neither moves a byte nor touches one of them goes unnoticed.
     """
     digest = hashlib.blake2b(digest_size=16)
-    with _readable(source.path), Path(source.path).open("rb", buffering=0) as file:
+    with _check_readable(source.path), Path(source.path).open("rb", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         digest.update(size.to_bytes(8, "little"))
         last = max(size - SAMPLE_BYTES, 0)
@@ -71,7 +71,7 @@ def fingerprint(source: ItemSource) -> str:
 def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
     """Open the file of `source` as a table that will be read from `cursor` on."""
     path = source.path
-    with _readable(path):
+    with _check_readable(path):
         kind = kind_of(source)
         if kind == "parquet":
             from dicast.app.datasets.parquet import opened_parquet  # noqa: PLC0415  pyarrow takes long to load
@@ -93,7 +93,7 @@ def limited(source: ItemSource, table: Table, cursor: Cursor | None) -> Iterator
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def _check_readable(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -38,13 +38,13 @@ def survey_ratings(job: EvaluationJob, items: KnownItems) -> tuple[RatingCounts,
             raise DatasetError(
                 path, f"has more than {MAX_RATERS} raters: name an item's ratings 1, 2, 3, ...", place=place
             )
-        ratings.append(_digest(rating.item_id, rating.dimension, rating.rater))
-        rated.append(_digest(rating.item_id))
+        ratings.append(_rating_digest(rating.item_id, rating.dimension, rating.rater))
+        rated.append(_rating_digest(rating.item_id))
     if not ratings and not limited:
         raise DatasetError(path, "holds no ratings: all cells are empty, or there is no row")
     suspects = repeated(ratings)
     if suspects:
-        _compare(job, path, suspects)
+        _compare_ratings(job, path, suspects)
     if own_file is not None and fingerprint(own_file) != before:
         raise DatasetError(path, "changed while it was read")
     return RatingCounts(len(ratings), _distinct(rated), tuple(sorted(raters))), before
@@ -55,7 +55,7 @@ def _path(job: EvaluationJob) -> str:
     return job.ratings.path or (job.items.path if isinstance(job.items, ItemSource) else INLINE)
 
 
-def _digest(*names: str) -> int:
+def _rating_digest(*names: str) -> int:
     return int.from_bytes(hashlib.blake2b("\0".join(names).encode(), digest_size=8).digest(), "little")
 
 
@@ -69,11 +69,11 @@ def _distinct(digests: array[int]) -> int:
     return int(pc.count_distinct(values).as_py())
 
 
-def _compare(job: EvaluationJob, path: str, suspects: set[int]) -> None:
+def _compare_ratings(job: EvaluationJob, path: str, suspects: set[int]) -> None:
     places: dict[tuple[str, str, str], str] = {}
     for rating, place in read_ratings(job):
         key = _key(rating)
-        if _digest(*key) not in suspects:
+        if _rating_digest(*key) not in suspects:
             continue
         if key in places:
             whose = f"{quoted(rating.rater)} has rated {quoted(rating.item_id)} in {quoted(rating.dimension)}"

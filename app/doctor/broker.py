@@ -23,7 +23,7 @@ def broker(dicast: Dicast) -> Iterator[Finding]:
         try:
             properties = connection.connection.server_properties
             version = properties.get("version", "?")
-            yield _version(connection, properties.get("product", "?"), version)
+            yield _broker_version(connection, properties.get("product", "?"), version)
             yield from _queues(dicast, connection)
         except (*connection.connection_errors, *connection.channel_errors) as error:
             yield Finding(
@@ -31,10 +31,10 @@ def broker(dicast: Dicast) -> Iterator[Finding]:
                 "start it, or correct DICAST_BROKER_URL",
             )  # fmt: skip
             return
-    yield from _access(dicast)
+    yield from _broker_access(dicast)
 
 
-def _version(connection: Any, product: str, version: str) -> Finding:
+def _broker_version(connection: Any, product: str, version: str) -> Finding:
     product_line = f"{connection.host}: {product} {version}"
     version_numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if product == "RabbitMQ" and version_numbers >= OLDEST:
@@ -61,7 +61,7 @@ def _queues(dicast: Dicast, connection: Any) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _access(dicast: Dicast) -> Iterator[Finding]:
+def _broker_access(dicast: Dicast) -> Iterator[Finding]:
     nodes = [urlsplit(node) for node in str(dicast.settings.broker_url).split(";")]
     if any(node.scheme == "amqp" and not loopback(node.hostname or "localhost") for node in nodes):
         yield Finding(

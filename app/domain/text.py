@@ -22,12 +22,12 @@ def clean(text: str) -> str:
 def excerpt(text: str, limit: int) -> str:
     """Return `text` as one line for a log: unprintable characters escaped, cut to about `limit` characters with a
     note."""
-    head = "".join(char if char.isprintable() else _escaped(char) for char in text[:limit])
+    head = "".join(char if char.isprintable() else _escaped_match(char) for char in text[:limit])
     if len(head) <= limit and len(text) <= limit:
         return head
     return f"{head[:limit]}... ({len(text)} characters)"
 
 
-def _escaped(char: str) -> str:
+def _escaped_match(char: str) -> str:
     code = ord(char)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

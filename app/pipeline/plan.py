@@ -183,7 +183,7 @@ class Planner:
         results, read_to, failed, skipped = early
         rest = "" if first + units >= total else _cursor(first + units, source, read_to, inputs.next_places)
         ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
-        marks = stages.marks(job, lane, results)
+        marks = stages.earlier_marks(job, lane, results)
         opened = await retry_until_available(
             lambda: self._ledger.open_page(
                 ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=skipped, marks=marks

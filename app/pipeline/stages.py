@@ -66,7 +66,7 @@ def no_opinions_results(
     return ended
 
 
-def marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
+def earlier_marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
     """Return the places and marks on the job's score board for results that exist when a page is opened."""
     if not job.keeps_scoreboard:
         return []

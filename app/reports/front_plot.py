@@ -15,7 +15,7 @@ from dicast.errors import DicastError
 
 FORMATS = (".svg", ".png")
 WIDTH_IN, HEIGHT_IN = 7.0, 4.5
-MOST_NAMED = 40
+MOST_LABELLED = 40
 """Characters of a panel's name beside its point."""
 
 
@@ -61,14 +61,14 @@ def _draw(front: PanelFront, axis: Any, unit: str) -> None:
         axis.errorbar(places, values, yerr=[below, above], fmt="o-", color="tab:blue", capsize=3, label=label, zorder=3)
         for option, place, value in zip(measured, places, values, strict=True):
             axis.annotate(
-                printable(panel_name(option), MOST_NAMED).replace("$", r"\$"), (place, value), xytext=(5, -12),
+                printable(panel_name(option), MOST_LABELLED).replace("$", r"\$"), (place, value), xytext=(5, -12),
                 textcoords="offset points", fontsize=8,
             )  # fmt: skip
     if front.person.is_known:
         axis.axhline(
             front.person.value, color="tab:orange", linestyle="--", linewidth=1, label="a person with the others"
         )
-    axis.set_title(printable(front.dimension, MOST_NAMED).replace("$", r"\$"), loc="left")
+    axis.set_title(printable(front.dimension, MOST_LABELLED).replace("$", r"\$"), loc="left")
     axis.set_xlabel(f"cost of an item ({unit})")
     axis.set_ylabel(f"agreement with people ({front.measure})")
     axis.spines[["top", "right"]].set_visible(False)

@@ -10,7 +10,7 @@ from dicast.app.domain.report import DimensionReport, Report
 from dicast.app.reports.table import TableStyle
 
 MOST_JUDGES = 40
-NAME_MAX, HEAD_MAX = 24, 12
+HEAT_NAME_MAX, HEAD_MAX = 24, 12
 GAP = 2
 COLD, HOT = (230, 238, 247), (47, 109, 179)
 
@@ -23,7 +23,7 @@ def print_heat_map(report: Report, console: Console) -> None:
         return
     style = TableStyle(console.options.ascii_only)
     coloured = console.color_system in ("256", "truecolor")  # sixteen colours have no shades
-    names = [style.show(agent.name, NAME_MAX) for agent in report.agents[:MOST_JUDGES]]
+    names = [style.show(agent.name, HEAT_NAME_MAX) for agent in report.agents[:MOST_JUDGES]]
     room = console.width - max(len("all judges"), *(name.cell_len for name in names))
     heads, fitting = [], []
     for row in rows:

@@ -17,7 +17,7 @@ from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.server.problems import AGAIN, problem
 from dicast.workers.store.connection import connect
 
-router = guarded_router("health")
+health_router = guarded_router("health")
 
 
 class Alive(BaseModel):
@@ -32,13 +32,13 @@ class Ready(BaseModel):
     ready: bool = True
 
 
-@router.get("/healthz")
+@health_router.get("/healthz")
 async def healthz(_: Annotated[Claims, needs(rate=0)]) -> Alive:
     """Answer as long as this process is alive; nothing else is checked."""
     return Alive()
 
 
-@router.get("/readyz", response_model=Ready)
+@health_router.get("/readyz", response_model=Ready)
 def readyz(parts: GivenParts, _: Annotated[Claims, needs(rate=0)]) -> Ready | Response:
     """Answer whether requests can be served; else 503, with what cannot be reached."""
     missing = [name for name, reached in (("store", _store), ("broker", _broker), ("uploads", _uploads))

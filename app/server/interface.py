@@ -34,7 +34,7 @@ from dicast.app.server.parts import Parts
 
 ROUTERS = (
     jobs.router, following.router, results.router, browsing.router, rating.router, uploading.router, pools.router,
-    nodes.router, cluster.router, overview.router, session.router, health.router, pages.router,
+    nodes.router, cluster.router, overview.router, session.session_router, health.health_router, pages.page_router,
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."

@@ -18,7 +18,7 @@ from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import PathNotFound
 from dicast.app.server.parts import GivenParts
 
-router = guarded_router("page")
+page_router = guarded_router("page")
 
 KINDS: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
@@ -53,7 +53,7 @@ def files() -> Mapping[str, _File]:
     return contents
 
 
-@router.get("/", response_class=Response, responses={200: {"content": {"text/html": _FILE}}, 304: {}})
+@page_router.get("/", response_class=Response, responses={200: {"content": {"text/html": _FILE}}, 304: {}})
 def show_page(parts: GivenParts, _: Everybody, etag: IfNoneMatch = None) -> Response:
     """Serve the page. It contains whether a token is needed, and nothing else about this installation."""
     template = files()["index.html"]
@@ -62,7 +62,7 @@ def show_page(parts: GivenParts, _: Everybody, etag: IfNoneMatch = None) -> Resp
     return _respond(_File(content, template.kind, f'{template.mark[:-1]}-{auth.decode()}"'), etag)
 
 
-@router.get(
+@page_router.get(
     "/page/{file}", response_class=Response,
     responses={200: {"content": {kind.partition(";")[0]: _FILE for kind in KINDS.values()}}, 304: {}},
 )  # fmt: skip

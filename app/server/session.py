@@ -12,7 +12,7 @@ from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.overview import VERSION
 from dicast.app.server.parts import GivenParts
 
-router = guarded_router("session")
+session_router = guarded_router("session")
 
 Anybody = Annotated[
     Claims, needs(Scope.JOB_READ, Scope.JOB_SUBMIT, Scope.POOL_ADMIN, Scope.NODE_ADMIN, Scope.RATING_WRITE)
@@ -32,7 +32,7 @@ class Session(BaseModel):
     version: str
 
 
-@router.get("/session")
+@session_router.get("/session")
 def session(parts: GivenParts, claims: Anybody) -> Session:
     """Show whose token this is, what it is for, and when it expires."""
     return Session(

@@ -27,7 +27,7 @@ from celery.worker import state as worker_state
 
 logger = logging.getLogger(__name__)
 
-Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
+AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,11 @@ def log_thread_failures() -> None:
     threading.excepthook = hook
 
 
-def watch(future: Future, name: str, failed: Callable[[str], None] | None = None) -> None:
+def watch(future: AnyFuture, name: str, failed: Callable[[str], None] | None = None) -> None:
     """Log the failure of a future that nobody awaits, and call `failed` with it. A cancelled one has not failed."""
     _watched.add(future)
 
-    def done(ended: Future) -> None:
+    def done(ended: AnyFuture) -> None:
         _watched.discard(ended)
         error = None if ended.cancelled() else ended.exception()
         if error is not None:
@@ -146,7 +146,7 @@ def watch(future: Future, name: str, failed: Callable[[str], None] | None = None
     future.add_done_callback(done)
 
 
-_watched: set[Future] = set()
+_watched: set[AnyFuture] = set()
 """An event loop holds its tasks weakly; without a reference here a task may vanish before it ends."""
 
 

@@ -15,7 +15,7 @@ from dicast.workers.policy.headers.values import LONGEST_TEXT, count, reset
 
 MOST_ITEMS = 8
 _SPLIT = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")
-UNITS = {
+WINDOW_UNITS = {
     "": BudgetUnit.REQUESTS,
     "requests": BudgetUnit.REQUESTS,
     "request": BudgetUnit.REQUESTS,
@@ -39,11 +39,13 @@ def items(text: str) -> list[ListItem]:
     for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
         value, *rest = part.split(";")
         pairs = (parameter.partition("=") for parameter in rest)
-        parsed.append(ListItem(_bare(value), {name.strip().lower(): _bare(argument) for name, _, argument in pairs}))
+        parsed.append(
+            ListItem(_bare_item(value), {name.strip().lower(): _bare_item(argument) for name, _, argument in pairs})
+        )
     return parsed
 
 
-def _bare(text: str) -> str:
+def _bare_item(text: str) -> str:
     return text.strip().strip('"').strip()
 
 
@@ -63,7 +65,7 @@ def ietf(field: str, policy: str) -> list[Reading]:
         if not matching and len(policies) == 1:
             matching = policies
         terms = {**(matching[0].parameters if matching else {}), **item.parameters}
-        unit = UNITS.get(terms.get("qu", "").lower())
+        unit = WINDOW_UNITS.get(terms.get("qu", "").lower())
         remaining = count(terms.get("r", ""))
         if unit is None or remaining is None:
             continue
