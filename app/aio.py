@@ -22,9 +22,9 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
-from dicast.app.ledger.states import JobState
-from dicast.app.operations import jobs as operations
-from dicast.app.reports.notebook import show_reports
+from dicast.app.ledger.records import JobState
+from dicast.app.operator import jobs as operations
+from dicast.app.reports.results import show_reports
 from dicast.config.settings import environment
 
 show_reports()

@@ -20,9 +20,9 @@ from click import Option
 
 from dicast import config
 from dicast.app import logs
-from dicast.app.access.secret import SecretMissing, TokenSecret
-from dicast.app.domain.intervals import Intervals
+from dicast.app.access.keys import SecretMissing, TokenSecret
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.plan import Intervals
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.pipeline.calling_options import check
 from dicast.app.pipeline.celery_settings import celery_settings, transport_options_for
@@ -38,35 +38,29 @@ from dicast.app.submission.submit import (
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
+from dicast.workers.admission.gate_host import Suspension
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX
-from dicast.workers.admission.suspension import Suspension
-from dicast.workers.broker.names import Names
-from dicast.workers.broker.profiles import (
-    Broker,
-    result_backend,
-)
+from dicast.workers.broker.profiles import Broker, Names, result_backend
 from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource
 from dicast.workers.store.connection import StoreClient, connect, connect_async
 from dicast.workers.store.embedded import ensure_running, has_data
 from dicast.workers.store.empty import EmptyStore
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from dicast.app.access.audit import Audit
     from dicast.app.access.membership import Membership
-    from dicast.app.access.rights import StoreBroker
-    from dicast.app.access.store_users import StoreUsers
+    from dicast.app.access.store_users import StoreBroker, StoreUsers
     from dicast.app.access.tokens import Tokens
     from dicast.app.cluster.cluster import Cluster
-    from dicast.app.joining import Member
-    from dicast.app.monitoring.demand import Demand
-    from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics
-    from dicast.app.monitoring.snapshot import SharedState
+    from dicast.app.cluster.joining import Member
+    from dicast.app.cluster.metrics import Demand, MetricsServer, ProcessMetrics
+    from dicast.app.cluster.snapshot import SharedState
     from dicast.workers.admission.concurrency import NodeWidth
     from dicast.workers.admission.gate_host import GateConfig
     from dicast.workers.admission.governor import Governor
@@ -97,7 +91,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @property
     def message_key(self) -> str | None:
-        """Signs task messages (workers/broker/signing.py)."""
+        """Signs task messages (workers/broker/dead_letters.py)."""
         return self.settings.message_key
 
     @cached_property
@@ -122,7 +116,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """The operator's store, or the one that a worker of this machine was given when it joined; else the embedded
         one, started now unless it runs. Raises `NotJoined`."""
         if self.settings.joins:
-            from dicast.app.joining import NotJoined, remembered
+            from dicast.app.cluster.joining import NotJoined, remembered
 
             if (url := remembered(self.settings.state_dir)) is None:
                 raise NotJoined
@@ -171,7 +165,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def become(self, name: str, *, slots: int, labels: Mapping[str, str] | None = None) -> Node:
         """Make this process a node, before it connects; `labels` are added to the settings'."""
-        from dicast.app.cluster.facts import node_here
+        from dicast.app.cluster.view import node_here
 
         self.node = node_here(name, slots, self, {**self.settings.labels, **(labels or {})})
         return self.node
@@ -179,7 +173,7 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def unserved(self) -> Mapping[str, str]:
         """Pools whose units this worker does not take, each with the reason: it lacks their key, or a label."""
-        from dicast.app.cluster.facts import unserved
+        from dicast.app.cluster.view import unserved
 
         assert self.node is not None, "only workers serve pools"
         return unserved(self, self.node.labels)
@@ -242,7 +236,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def _names_in_the_store(self) -> StoreBroker | None:
         """Return what nodes may access besides the installation's own keys; None where the broker is not the store."""
-        from dicast.app.access.rights import StoreBroker
+        from dicast.app.access.store_users import StoreBroker
 
         qualify = self.names.qualify
         queues = [*(QUEUE_PREFIX + name for name in self.pools.pools), CONTROL_QUEUE, BEAT_QUEUE]
@@ -349,7 +343,7 @@ class Dicast(Celery):  # type: ignore[misc]
         """The metrics that a scrape of this process returns."""
         from prometheus_client import CollectorRegistry
 
-        from dicast.app.monitoring.metrics import SharedCollector
+        from dicast.app.cluster.metrics import SharedCollector
 
         registry = CollectorRegistry()
         registry.register(SharedCollector(self.scrape))
@@ -357,7 +351,7 @@ class Dicast(Celery):  # type: ignore[misc]
 
     def scrape(self) -> tuple[SharedState, Demand]:
         """Read the shared state of the installation from the store now. Raises redis errors."""
-        from dicast.app.monitoring.demand import read_scrape, scrape_of_nothing
+        from dicast.app.cluster.metrics import read_scrape, scrape_of_nothing
 
         settings = self.settings
         if self.nothing_stored:
@@ -366,13 +360,13 @@ class Dicast(Celery):  # type: ignore[misc]
 
     @cached_property
     def process_metrics(self) -> ProcessMetrics:
-        from dicast.app.monitoring.metrics import ProcessMetrics
+        from dicast.app.cluster.metrics import ProcessMetrics
 
         return ProcessMetrics(self.metrics)
 
     @cached_property
     def metrics_server(self) -> MetricsServer:
-        from dicast.app.monitoring.metrics import MetricsServer
+        from dicast.app.cluster.metrics import MetricsServer
 
         return MetricsServer(self.metrics, self.settings.metrics_host, self.settings.metrics_port)
 
@@ -444,13 +438,13 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     dicast = Dicast(
         "dicast", include=["dicast.app.tasks", "dicast.app.bootstrap"],
         amqp="dicast.workers.runtime.publishing:AMQP",
-        control="dicast.app.commands.remote_control:Control", events="dicast.workers.runtime.task_events:Events",
+        control="dicast.app.operator.remote_control:Control", events="dicast.workers.runtime.task_events:Events",
         set_as_current=True,
     )  # fmt: skip
     dicast.environ = environ
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)
-    dicast.steps["worker"].add("dicast.workers.runtime.bootsteps:NodeStep")
+    dicast.steps["worker"].add("dicast.workers.runtime.duties:NodeStep")
     dicast.user_options["worker"].add(LABEL_OPTION)
     return dicast
 

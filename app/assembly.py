@@ -14,42 +14,40 @@ from typing import TypeVar
 
 from dicast.app.application import Dicast, app
 from dicast.app.domain.retry import RetryPolicy
-from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.stops import StopStore
-from dicast.app.ledger.troubles import Troubles
-from dicast.app.ledger.unit_verbs import POISON_DEATHS
-from dicast.app.pipeline.announce import Announcer, ProgressReports
-from dicast.app.pipeline.ask import ProviderCaller
-from dicast.app.pipeline.blame import FailureAttributor
-from dicast.app.pipeline.claim import Claimer
+from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
+from dicast.app.ledger.troubles import StopStore, Troubles
+from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.dead_nodes import DeadNodes
-from dicast.app.pipeline.due import DueMessages
-from dicast.app.pipeline.fail_fast import FailFast
-from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.housekeeping import Beat, Housekeeper
+from dicast.app.pipeline.gather import Announcer, Gatherer, ProgressReports
+from dicast.app.pipeline.housekeeping import (
+    Beat,
+    CancelledUnits,
+    DueMessages,
+    Housekeeper,
+    StalledPages,
+    Sweeper,
+    UnattendedJobs,
+)
 from dicast.app.pipeline.images import StoredImages
-from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
-from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
+from dicast.app.pipeline.missing_pools import MissingPools
 from dicast.app.pipeline.nonce_key import NonceKey
+from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
-from dicast.app.pipeline.pools import LivingPools, ServedPools
-from dicast.app.pipeline.record import Recorder
+from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pools import Deployments, LivingPools, ServedPools
+from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import Adoption, Recovery
-from dicast.app.pipeline.route import Deployments
-from dicast.app.pipeline.settle import Outcomes
-from dicast.app.pipeline.spool import Spool
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.pipeline.sweep import CancelledUnits, StalledPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
-from dicast.app.pipeline.unserved import MissingPools
-from dicast.app.rendering import AsyncRenderer
 from dicast.app.reports.html.beside import HtmlWriter
+from dicast.app.submission.rendering import AsyncRenderer
 from dicast.config.settings import Settings
-from dicast.workers.admission.outages import Outages
-from dicast.workers.admission.pool_health import PoolHealthReader
+from dicast.workers.admission.pool_state import Outages, PoolHealthReader
 from dicast.workers.nodes.reaper import Reaper
 from dicast.workers.runtime.pool import loop_resource
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching

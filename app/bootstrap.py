@@ -23,7 +23,7 @@ from celery.platforms import EX_FAILURE
 
 from dicast.app import logs
 from dicast.app.application import app
-from dicast.app.monitoring import heartbeat
+from dicast.app.cluster import snapshot as heartbeat
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.system.supervision import end_worker, watch
@@ -38,7 +38,7 @@ CONTROL_ROLE = "control"
 def _json_logs(loglevel: Any = None, logfile: str | None = None, **_: Any) -> None:
     """Set up JSON logs. `-l` and `-f` mean what they do in Celery; the defaults are the settings' level and standard
     error."""
-    from dicast.app.commands.worker_options import given_options
+    from dicast.app.operator.worker_options import given_options
 
     level = loglevel if "loglevel" in given_options() else app.settings.log_level
     # Open as long as the process lives.
@@ -54,7 +54,7 @@ def _keep_house(sender: Any, **_: Any) -> None:
     reason why no task comes."""
     from dicast.app.assembly import services
     from dicast.app.providers.registry import load_sdks
-    from dicast.workers.system.collector import keep_imports
+    from dicast.workers.system.host import keep_imports
 
     served = [spec for name, spec in app.pools.pools.items() if name not in app.unserved]
 
@@ -85,7 +85,7 @@ def _leave(**_: Any) -> None:
 
 
 def _forget_the_store() -> None:
-    from dicast.app.joining import forget
+    from dicast.app.cluster.joining import forget
 
     if app.member is not None:
         with contextlib.suppress(OSError):
@@ -95,9 +95,7 @@ def _forget_the_store() -> None:
 def _refuse_an_unsafe_store() -> None:
     """End the process if the store would lose jobs silently or lets anybody in, or if RabbitMQ's queues have other
     arguments than they should. An unavailable store or broker is no reason to end."""
-    from dicast.app.doctor.broker import QUEUE_TYPE, broker
-    from dicast.app.doctor.finding import Severity
-    from dicast.app.doctor.store import SAFETY, store
+    from dicast.app.operator.store_checks import QUEUE_TYPE, SAFETY, Severity, broker, store
 
     unsafe = [f for f in store(app) if f.area in SAFETY and f.severity is Severity.ERROR]
     for finding in (f for f in broker(app) if f.area == QUEUE_TYPE):
@@ -132,7 +130,7 @@ def _ticked(**_: Any) -> None:
 @signals.beat_init.connect
 def _beat_where_the_store_is(**_: Any) -> None:
     if app.settings.joins and app.member is None:
-        from dicast.app.joining import NotJoined
+        from dicast.app.cluster.joining import NotJoined
 
         sys.exit(f"celery beat: {NotJoined()}")
 
@@ -157,8 +155,8 @@ def _end_now() -> None:
 
 def _join(name: str) -> None:
     """Get the store's address from the server. Waits while no server answers; ends the process if it is rejected."""
-    from dicast.app.doctor.store import loopback
-    from dicast.app.joining import Member, NodeRejected, ServerClient, remember
+    from dicast.app.cluster.joining import Member, NodeRejected, ServerClient, remember
+    from dicast.app.operator.store_checks import loopback
     from dicast.workers.store.connection import rejects_login
 
     settings = app.settings
@@ -182,7 +180,7 @@ def _join(name: str) -> None:
 def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, **_: Any) -> None:
     """Make this worker a node before it connects: check its options and the store, and give it an id, under which its
     unacknowledged messages are kept."""
-    from dicast.app.commands import remote_control, worker_options
+    from dicast.app.operator import remote_control, worker_options
 
     assert remote_control, "its commands take the place of Celery's"
     try:
@@ -208,7 +206,7 @@ def _become_a_node(sender: str, instance: Any, conf: Any, options: Any = None, *
 def _leave_queues_to_others(**_: Any) -> None:
     """Deselect queues after Celery has chosen them: those of pools that this worker cannot call and, without -Q, those
     outside its roles. Other workers read them."""
-    from dicast.app.commands import worker_options
+    from dicast.app.operator import worker_options
 
     queues = app.amqp.queues
     left_pools = dict(app.unserved)

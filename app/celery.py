@@ -1,7 +1,7 @@
 """Where Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a checkout."""
 
 from dicast.app.application import app
-from dicast.app.commands import remote_control, worker_options
+from dicast.app.operator import remote_control, worker_options
 
 assert remote_control, "`celery control` knows of the commands that were registered"
 worker_options.reject_zero_concurrency()

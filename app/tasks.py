@@ -27,13 +27,13 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.application import app
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.printable import printable
+from dicast.app.domain.text import printable
 from dicast.app.ledger.client import JobLost, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.pipeline import calling_options, messages
+from dicast.app.pipeline.call_facts import TASK_END
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, is_away
-from dicast.app.pipeline.next_steps import TASK_END
 from dicast.app.pipeline.record import retry_until_available
 from dicast.workers.runtime.loop_bridge import off_loop
 
@@ -58,7 +58,7 @@ def services() -> Services:
 class Controlling(Task):  # type: ignore[misc]
     """A control task, which the ledger asks for and nobody revokes."""
 
-    Request = "dicast.app.commands.requests:ControlRequest"
+    Request = "dicast.app.operator.requests:ControlRequest"
 
 
 class Ticking(Controlling):
@@ -217,7 +217,7 @@ class Gated(Task):  # type: ignore[misc]
     """A task that enters the execution pool through its pool's gate."""
 
     gated = True
-    Request = "dicast.app.commands.requests:UnitRequest"
+    Request = "dicast.app.operator.requests:UnitRequest"
     acks_late = True
     ignore_result = True
 

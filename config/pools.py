@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dicast.config.values import label
+from dicast.config.settings import label
 from dicast.errors import DicastError, alternatives, meant
 
 Provider = Literal["openai", "anthropic", "local", "simulated"]

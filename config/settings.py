@@ -2,23 +2,113 @@
 
 `Settings.from_env(environ)` is pure: the composition root gives it the environment merged with `.env`. Every message
 names the variable, the bound and the value; the values of secrets are never shown.
+
+Suggests the name of a setting or file that was probably meant by an unknown one.
+
+Strict parsing of the text of one setting: a silent conversion would hide a mistake.
 """
 
 from __future__ import annotations
 
+import difflib
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import quote, unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from dicast.config.nearest import slip
-from dicast.config.values import SECRET, Count, Flag, Labels, Number, OptionalText, Secret, Text, label
 from dicast.errors import DicastError, nearest
+
+FILES_LOOKED_AT = 1000
+
+
+def slip(name: str, choices: Iterable[str], *, most: int) -> str | None:
+    """Return the known name that differs from `name` by letter case or by at most `most` letters, or None. It is far
+    stricter than `nearest`, for names that may belong to another program."""
+    for choice in choices:
+        if abs(len(choice) - len(name)) <= most:
+            changes = difflib.SequenceMatcher(None, name.upper(), choice.upper(), autojunk=False).get_opcodes()
+            edits = sum(max(to_a - a, to_b - b) for kind, a, to_a, b, to_b in changes if kind != "equal")
+            if name != choice and edits <= most:
+                return choice
+    return None
+
+
+def nearest_file(path: Path) -> str | None:
+    """Return the most similar name of a file in the same folder; None if there is none, or no such folder."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, FILES_LOOKED_AT)]
+    except (OSError, ValueError):
+        return None
+    return nearest(path.name, names)
+
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+SECRET = "secret"  # noqa: S105  (a mark on the fields that hold one)
+
+
+def _whole(raw: str) -> int:
+    """Parse digits only: `5.0`, `1e1`, ` 5 ` and `5_0` are mistakes that a silent conversion would hide."""
+    if not raw.removeprefix("-").isdecimal() or not raw.isascii() or len(raw) > 20:
+        raise ValueError(f"must be a whole number, got {raw!r}")
+    return int(raw)
+
+
+def _number(raw: str) -> float:
+    try:
+        value = math.nan if raw != raw.strip() or "_" in raw or not raw.isascii() else float(raw)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"must be a number, got {raw!r}")
+    return value
+
+
+def _truth(raw: str) -> bool:
+    if raw.lower() not in _TRUTHS:
+        raise ValueError(f"must be true or false, got {raw!r}")
+    return _TRUTHS[raw.lower()]
+
+
+def _text(raw: str) -> str:
+    if not raw.strip():
+        raise ValueError("must not be empty")
+    return raw
+
+
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
+
+
+def label(text: str) -> tuple[str, str]:
+    """Return a label's name and value. Raises ValueError for what is no `k=v`."""
+    name, separator, value = text.partition("=")
+    if not (separator and _LABEL.fullmatch(name) and _LABEL.fullmatch(value)):
+        raise ValueError(f"must be labels like region=eu, of letters, digits, '.', '_', '/' and '-', got {text!r}")
+    return name, value
+
+
+def _labels(raw: str) -> str:
+    """Return the text after checking that it holds labels."""
+    for pair in filter(None, map(str.strip, raw.split(","))):
+        label(pair)
+    return raw
+
+
+Labels = Annotated[str, BeforeValidator(_labels)]
+Count = Annotated[int, BeforeValidator(_whole)]
+Number = Annotated[float, BeforeValidator(_number)]
+Flag = Annotated[bool, BeforeValidator(_truth)]
+Text = Annotated[str, BeforeValidator(_text)]
+Secret = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None), SECRET]
+OptionalText = Annotated[str | None, BeforeValidator(lambda raw: _text(raw) if raw else None)]
+
 
 MESSAGE_KEY_CHARS = 32
 TOKEN_SECRET_BYTES = 32

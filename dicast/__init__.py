@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dicast.app.aio import AsyncClient, evaluate_and_wait
     from dicast.app.application import app as celery
-    from dicast.app.datasets.errors import DatasetError
+    from dicast.app.datasets.tables import DatasetError
     from dicast.app.domain.calibration import Calibration
-    from dicast.app.domain.dimension import Dimension
+    from dicast.app.domain.dimension import Dimension, Scale
     from dicast.app.domain.item import Item, ItemSource, RatingSource
     from dicast.app.domain.job import Agent, Deployment, EvaluationJob
     from dicast.app.domain.judge_statistics import JobStatistics
     from dicast.app.domain.opinion import Opinion
+    from dicast.app.domain.refusals import InvalidJob, JobRefused
     from dicast.app.domain.report import Report
-    from dicast.app.domain.scale import Scale
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
-    from dicast.app.refusals import InvalidJob, JobRefused
     from dicast.app.reports.results import (
         load_opinions,
         load_report,
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
         to_pandas,
         to_polars,
     )
-    from dicast.app.submission.calibrations import CalibrationError
     from dicast.app.submission.job_file import JobFileError, load_calibration, load_job, load_rubric
-    from dicast.app.submission.rubrics import RubricError
+    from dicast.app.submission.libraries import CalibrationError, RubricError
     from dicast.app.tasks import evaluate
     from dicast.config.pools import UnknownPool
     from dicast.errors import DicastError
@@ -53,17 +51,16 @@ __all__ = [
 _NAMES = {
     "app.aio": ["AsyncClient", "evaluate_and_wait"],
     "app.celery": ["celery"],
-    "app.datasets.errors": ["DatasetError"],
+    "app.datasets.tables": ["DatasetError"],
     "app.domain.calibration": ["Calibration"],
-    "app.domain.dimension": ["Dimension"],
+    "app.domain.dimension": ["Dimension", "Scale"],
     "app.domain.item": ["Item", "ItemSource", "RatingSource"],
     "app.domain.job": ["Agent", "Deployment", "EvaluationJob"],
     "app.domain.judge_statistics": ["JobStatistics"],
     "app.domain.opinion": ["Opinion"],
     "app.domain.report": ["Report"],
-    "app.domain.scale": ["Scale"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
-    "app.refusals": ["InvalidJob", "JobRefused"],
+    "app.domain.refusals": ["InvalidJob", "JobRefused"],
     "app.reports.results": [
         "load_opinions",
         "load_report",
@@ -72,9 +69,8 @@ _NAMES = {
         "to_pandas",
         "to_polars",
     ],
-    "app.submission.calibrations": ["CalibrationError"],
+    "app.submission.libraries": ["CalibrationError", "RubricError"],
     "app.submission.job_file": ["JobFileError", "load_calibration", "load_job", "load_rubric"],
-    "app.submission.rubrics": ["RubricError"],
     "app.tasks": ["evaluate"],
     "config.pools": ["UnknownPool"],
     "errors": ["DicastError"],

@@ -37,7 +37,7 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
-from dicast.app.domain.printable import printable
+from dicast.app.domain.text import printable
 
 MAX_LINE_BYTES = 1_000_000
 MAX_NAMED = 20

@@ -33,7 +33,7 @@ from pathlib import Path
 from dicast.app.domain.item import Item
 from dicast.app.domain.material import TemplateError
 from dicast.app.domain.template import FILTERS
-from dicast.app.rendering import MEMORY_BYTES, MEMORY_FACTOR, Renderer
+from dicast.app.submission.rendering import MEMORY_BYTES, MEMORY_FACTOR, Renderer
 
 WITHIN_S = 1.0
 LISTS = "{% set l = [text] %}" + "{% set l = [l, l, l, l, l, l, l, l] %}" * 12 + "{{ l }}{{ text }}"

@@ -12,11 +12,12 @@ from dicast.app.datasets import fingerprint
 from dicast.app.domain.arrangement import Arrangement, Shuffle
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.plan import Lane
-from dicast.app.pipeline import arranging, plan
-from dicast.app.pipeline.arranging import Arranging
+from dicast.app.pipeline import plan
+from dicast.app.pipeline import start as arranging
 from dicast.app.pipeline.plan import DatasetChanged, Lookahead, Planner
-from dicast.app.reports.arranged import ARRANGED
+from dicast.app.pipeline.start import Arranging
 from dicast.app.reports.folders import begin, own_folder
+from dicast.app.reports.stored_items import ARRANGED
 from tests.ledger.bench import Bench, a_job
 
 ITEMS = 40

@@ -10,7 +10,7 @@ import pytest
 
 from dicast.app.application import create_app
 from dicast.app.assembly import Services
-from dicast.app.domain.intervals import Intervals
+from dicast.app.domain.plan import Intervals
 from dicast.workers.nodes.registry import Node
 
 APP = Path(__file__).parents[1] / "app"

@@ -335,7 +335,7 @@ def test_a_file_is_checked_before_anything_starts(
     at_once: Dicast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     """The store is away, and nobody asks it: the file's name is what is wrong."""
-    monkeypatch.setattr("dicast.app.stack.LocalStack", None)
+    monkeypatch.setattr("dicast.app.operator.stack.LocalStack", None)
     (tmp_path / "answers.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 2, "text": " "}\n')
     away = {"REDIS_URL": "redis://127.0.0.1:1/0"}
     said = refused(at_once("run", "job.json", "--set", "items=anwsers.jsonl", *options, **away))

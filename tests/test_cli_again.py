@@ -10,8 +10,8 @@ import pytest
 
 from dicast.app.application import create_app
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import JobNotEnded, delete
+from dicast.app.ledger.records import JobState
+from dicast.app.operator.jobs import JobNotEnded, delete
 from dicast.app.reports.folders import begin, job_folder
 from dicast.errors import Exit
 from tests.command import Dicast, refused
@@ -146,7 +146,7 @@ def test_a_job_that_has_not_ended_is_not_deleted(at_once: Dicast, app: Any, tmp_
 def test_an_ended_job_whose_waiters_are_not_told_yet_is_not_deleted(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(app, a_large_job("essays", 2))
     app.store.sadd(app.keys.at("outbox"), "essays")
-    monkeypatch.setattr("dicast.app.operations.jobs.ANNOUNCED_IN_S", 0.1)
+    monkeypatch.setattr("dicast.app.operator.jobs.ANNOUNCED_IN_S", 0.1)
     with pytest.raises(JobNotEnded, match="not announced yet"):
         delete(app, "essays")
     app.store.srem(app.keys.at("outbox"), "essays")

@@ -16,8 +16,7 @@ from dicast.app.access.keys import AccessKeys
 from dicast.app.application import create_app
 from dicast.app.cluster.view import NodeStatus
 from dicast.workers.nodes.beacon import Beacon, IdleDuties
-from dicast.workers.nodes.orders import Order, OrderKind, Orders
-from dicast.workers.nodes.registry import Node, Vitals
+from dicast.workers.nodes.registry import Node, Order, OrderKind, Orders, Vitals
 from dicast.workers.policy.rules import RulesStatus
 from tests.command import Dicast, refused
 from tests.e2e.cluster import until

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dicast.app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
-from dicast.app.datasets import lines as line_formats
+from dicast.app.datasets import tables as line_formats
 from dicast.app.domain.item import Item, ItemSource
 
 Records = Sequence[dict[str, Any]]

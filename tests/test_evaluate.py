@@ -13,9 +13,9 @@ import pytest
 
 from dicast.app.aio import AsyncClient
 from dicast.app.application import create_app
+from dicast.app.domain.refusals import InvalidJob
 from dicast.app.ledger.client import JobConflict, UnknownJob
-from dicast.app.ledger.states import JobState
-from dicast.app.refusals import InvalidJob
+from dicast.app.ledger.records import JobState
 from dicast.app.tasks import evaluate
 from tests.command import JOB
 from tests.reports.building import files_in, header
@@ -71,7 +71,7 @@ def test_a_submitter_loads_nothing_that_only_workers_need(environ: dict[str, str
         cwd=tmp_path, env=environ, capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
-    ours = {"app.assembly", "app.monitoring.metrics", "workers.admission.gate", "workers.admission.governor"}
+    ours = {"app.assembly", "app.cluster.metrics", "workers.admission.gate", "workers.admission.governor"}
     assert "dicast.app.application" in loaded
     assert not loaded & {*(f"dicast.{module}" for module in ours), "pyarrow", "openai", "rich"}
 

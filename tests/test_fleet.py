@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dicast.app import fleet
-from dicast.app.fleet import FleetAnswer, FleetMember, FleetRefused, FleetStatus, fleet_of, totals
+from dicast.app.operator import fleet
+from dicast.app.operator.fleet import FleetAnswer, FleetMember, FleetRefused, FleetStatus, fleet_of, totals
 from tests.command import Dicast, refused
 
 TOKEN = "a-token-that-nobody-else-may-see"

@@ -18,8 +18,8 @@ from dicast.app.domain.image import MAX_IMAGE_BYTES, ImageError
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.prompt import PlacedImage
+from dicast.app.domain.refusals import InvalidJob, JobRefused
 from dicast.app.pipeline.images import StoredImages, image_storer
-from dicast.app.refusals import InvalidJob, JobRefused
 from dicast.app.reports.folders import begin, own_folder
 from dicast.app.submission import images as submitted
 from dicast.app.submission.job_file import load_job

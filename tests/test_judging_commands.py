@@ -16,14 +16,13 @@ import pytest
 
 from dicast.app.application import create_app
 from dicast.app.datasets import DatasetError
+from dicast.app.domain.item import Rating
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import panel_fronts
-from dicast.app.reports.comparing import RunsDiffer, compare_jobs
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.ratings import write_ratings
+from dicast.app.reports.statistics import RunsDiffer, compare_jobs, panel_fronts
+from dicast.app.reports.stored_items import write_ratings
 from dicast.app.submission.sampling import NoSample, SampleOptions, write_sample
 from tests.reports.building import NOW, header, opinion
 

@@ -10,8 +10,8 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.messages import Messages
 from dicast.workers.admission.request import HEADER, QueuedUnits
-from dicast.workers.broker import queue_length
-from dicast.workers.broker.queue_length import DeclaredQueueLengths, StoreQueueLengths
+from dicast.workers.broker import fetch as queue_length
+from dicast.workers.broker.fetch import DeclaredQueueLengths, StoreQueueLengths
 from dicast.workers.store.connection import connect_async
 
 JUDGE = "dicast.judge_dimension"

@@ -18,12 +18,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
+from dicast.app.cluster.metrics import Demand, MetricsServer, ProcessMetrics, SharedCollector
+from dicast.app.cluster.snapshot import SharedState
 from dicast.app.ledger.work import LedgerWork
-from dicast.app.monitoring.demand import Demand
-from dicast.app.monitoring.metrics import MetricsServer, ProcessMetrics, SharedCollector
-from dicast.app.monitoring.snapshot import SharedState
-from dicast.workers.admission.pool_health import ModelHealth
-from dicast.workers.admission.pool_state import BudgetState
+from dicast.workers.admission.pool_state import BudgetState, ModelHealth
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.policy.wanted import Wanted

@@ -150,7 +150,7 @@ def test_whoever_only_submits_loads_nothing_heavy(program: str, tmp_path: Path) 
 
 WORKER = """
 import dicast.app.celery, dicast.app.tasks, dicast.app.bootstrap, dicast.app.assembly
-import dicast.app.doctor.store, dicast.app.doctor.broker, dicast.workers.runtime.bootsteps
+import dicast.app.operator.store_checks, dicast.app.operator.store_checks, dicast.workers.runtime.duties
 import dicast.workers.runtime.consumer, dicast.workers.runtime.pool
 from dicast.app.providers.registry import load_sdks
 from dicast.config.pools import PoolSpec
@@ -160,7 +160,7 @@ load_sdks([PoolSpec(name="p", provider="openai", model="m")])
 
 def test_a_worker_that_only_judges_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     """Each of these costs every worker megabytes, and the first answer tenths of a second."""
-    needless = {*HEAVY, "jinja2", "polars", "rich", "typer", "dicast.app.assessment.assess", "dicast.app.statistics"}
+    needless = {*HEAVY, "jinja2", "polars", "rich", "typer", "dicast.app.analysis.assess", "dicast.app.statistics"}
     needless -= {"aiohttp", *WORKERS_OWN}
     program = f"{WORKER}import sys; print(sorted({needless} & set(sys.modules)), 'aiohttp' in sys.modules)"
     said = python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT), REDIS_URL="redis://127.0.0.1:1/0")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dicast.app.domain.item import Item
-from dicast.app.domain.pieces import PIECE_BYTES, pieces
+from dicast.app.domain.plan import PIECE_BYTES, pieces
 from dicast.app.pipeline.plan import Lookahead, Planner
 from tests.ledger.bench import Bench, a_job
 

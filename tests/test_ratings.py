@@ -15,10 +15,10 @@ import pytest
 
 from dicast.app.application import create_app
 from dicast.app.datasets import DatasetError, KnownItems, read_ratings, survey_ratings
+from dicast.app.domain.item import Rating, RatingCounts
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.ranking import PairsOfLists
-from dicast.app.domain.rating import Rating, RatingCounts
-from dicast.app.refusals import InvalidJob
+from dicast.app.domain.refusals import InvalidJob
 from dicast.app.submission.job_file import load_job, override
 
 SCALE = {"min": 1, "max": 5}

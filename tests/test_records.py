@@ -20,7 +20,7 @@ from dicast.app.datasets.pages import read_page
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.records import inline_items
-from dicast.app.refusals import InvalidJob, validated
+from dicast.app.domain.refusals import InvalidJob, validated
 from dicast.app.submission.job_file import load_job
 from dicast.app.submission.submit import check_job, prepare
 

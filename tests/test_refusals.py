@@ -8,13 +8,12 @@ import pytest
 from pydantic import BaseModel
 
 from dicast.app.domain.calibration import CalibrationMap
-from dicast.app.domain.conversation import Turn
-from dicast.app.domain.gate import JobGate
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.dimension import Scale
+from dicast.app.domain.item import Item, ItemSource, Turn
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.panel import Escalation
-from dicast.app.domain.scale import Scale
-from dicast.app.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
+from dicast.app.domain.quality_gate import JobGate
+from dicast.app.domain.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
 from dicast.app.submission.job_file import read_mapping
 from dicast.app.submission.submit import check_job
 

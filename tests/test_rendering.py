@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dicast.app import rendering
 from dicast.app.domain.item import Item
 from dicast.app.domain.material import TemplateError
 from dicast.app.domain.template import rendered
-from dicast.app.rendering import AsyncRenderer, Renderer
+from dicast.app.submission import rendering
+from dicast.app.submission.rendering import AsyncRenderer, Renderer
 from lab.templates import LISTS, rendered_all, submitted_all
 from tests.workers.gates import until_turned
 

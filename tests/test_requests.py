@@ -8,9 +8,9 @@ from celery.signals import task_revoked
 from celery.worker.request import create_request_cls
 from kombu import Message
 
-from dicast.app.commands.requests import UnitRequest
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.pipeline.next_steps import TASK_END, NextSteps
+from dicast.app.operator.requests import UnitRequest
+from dicast.app.pipeline.call_facts import TASK_END, NextSteps
 from dicast.app.tasks import app, judge_dimension
 from dicast.workers.admission.request import GatedUnit, Lease
 from dicast.workers.policy.admission import CallOutcome

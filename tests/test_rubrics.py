@@ -15,10 +15,10 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.prompt import batch_prompt, single_prompt
+from dicast.app.domain.refusals import InvalidJob
 from dicast.app.domain.report import ReportDimension
-from dicast.app.refusals import InvalidJob
 from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
-from dicast.app.submission.rubrics import RubricError, names
+from dicast.app.submission.libraries import RubricError, names
 from dicast.app.submission.submit import check_job
 from tests.test_judging_commands import dicast as command
 

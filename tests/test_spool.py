@@ -12,12 +12,12 @@ import threading
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Recorded, WriteVerdict
+from dicast.app.pipeline.record import Spool
 from dicast.app.pipeline.recovery import Adoption
-from dicast.app.pipeline.spool import Spool
 
 KEEP_AND_DIE = """
 import os, sys
-from dicast.app.pipeline.spool import Spool
+from dicast.app.pipeline.record import Spool
 spool = Spool(sys.argv[1], "ns", "dead#1")
 for n in range(3):
     assert spool.put(b"entry %d" % n)

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import redis
 
-from dicast.app import stack
-from dicast.app.stack import LocalStack, StackError
+from dicast.app.operator import stack
+from dicast.app.operator.stack import LocalStack, StackError
 from dicast.config.settings import Settings, describe
 from dicast.workers.store import embedded
 
@@ -184,7 +184,7 @@ def test_a_second_one_on_the_same_state_directory_is_refused(settings):
 
 HOLDER = """
 import select, sys
-from dicast.app.stack import LocalStack
+from dicast.app.operator.stack import LocalStack
 from dicast.config.settings import Settings
 
 with LocalStack(Settings.from_env({"DICAST_STATE_DIR": sys.argv[1]}), app="standin"):
@@ -217,7 +217,7 @@ def test_a_signal_to_the_owner_stops_everything(settings, number, code):
 FINALIZER = """
 import contextlib, sys, time
 from dicast.app.cli.following import Interrupts
-from dicast.app.stack import LocalStack
+from dicast.app.operator.stack import LocalStack
 from dicast.config.settings import Settings
 
 class Slow:

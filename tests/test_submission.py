@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from dicast.app.application import create_app
+from dicast.app.domain.refusals import InvalidJob, JobRefused
 from dicast.app.ledger.keys import LedgerKeys
-from dicast.app.refusals import InvalidJob, JobRefused
 from dicast.config.pools import UnknownPool
 
 POOLS = """

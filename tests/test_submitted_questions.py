@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dicast.app.domain.refusals import JobRefused
 from dicast.app.ledger.keys import LedgerKeys
-from dicast.app.refusals import JobRefused
 from tests.test_submission import app
 
 __all__ = ["app"]

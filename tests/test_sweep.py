@@ -6,20 +6,18 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from dicast.app.domain.intervals import STANDARD
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId, Recorded, WriteVerdict
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.dead_nodes import DeadNodes
-from dicast.app.pipeline.due import DueMessages
-from dicast.app.pipeline.housekeeping import Beat
+from dicast.app.pipeline.housekeeping import Beat, DueMessages, StalledPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.job_faults import JobFaults
+from dicast.app.pipeline.missing_pools import MissingPools
 from dicast.app.pipeline.recovery import Recovery
-from dicast.app.pipeline.sweep import StalledPages, Sweeper, UnattendedJobs
-from dicast.app.pipeline.unserved import MissingPools
 from dicast.workers.store.connection import connect_async
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch
 
 PAGES = [PageRef(job, "n", 0, 0) for job in ("a", "odd", "b")]
 

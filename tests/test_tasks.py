@@ -9,8 +9,8 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from dicast.app.ledger.keys import PageRef
+from dicast.app.pipeline.call_facts import NextSteps
 from dicast.app.pipeline.gather import GatherResult
-from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.tasks import _judge, evaluate, finish_job, gather_page, judge_batch, judge_dimension, plan_lane
 from dicast.config.pools import UnknownPool
 

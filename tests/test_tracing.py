@@ -24,8 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from dicast.app import tracing
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.pipeline.traced import TracedProvider
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.tracing import Tracer, current, trace_of, tracer

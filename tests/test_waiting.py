@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 
 from dicast.app.application import create_app
-from dicast.app.doctor import waiting
-from dicast.app.domain.intervals import Intervals
+from dicast.app.cluster.snapshot import SharedState
+from dicast.app.domain.plan import Intervals
 from dicast.app.ledger.client import WAITS_SHOWN_MS
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import GatherFailed
-from dicast.app.ledger.states import JobState
-from dicast.app.monitoring.snapshot import SharedState
+from dicast.app.ledger.records import GatherFailed, JobState
+from dicast.app.operator import waiting
 from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.app.reports import files
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Want
-from dicast.workers.admission.outages import Outage
 from dicast.workers.admission.overrides import Overrides
+from dicast.workers.admission.pool_state import Outage
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect_async

@@ -9,7 +9,7 @@ import pytest
 from celery.concurrency.solo import TaskPool as Solo
 from celery.utils.sysinfo import AUTO_CONCURRENCY
 
-from dicast.app.commands.worker_options import (
+from dicast.app.operator.worker_options import (
     REJECTED_OPTIONS,
     OptionRefused,
     calls,

@@ -40,8 +40,7 @@ from pydantic import TypeAdapter, ValidationError
 from redis.exceptions import RedisError
 
 from dicast.app.access.displacing import Displaced, lines_to_displace, merged
-from dicast.app.access.keys import AccessKeys
-from dicast.app.access.secret import TokenSecret
+from dicast.app.access.keys import AccessKeys, TokenSecret
 from dicast.errors import DicastError
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.scripts import script_text

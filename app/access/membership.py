@@ -35,7 +35,7 @@ class NewMember:
     store: StoreCredentials
 
     def as_response(self, heartbeat_s: float) -> dict[str, Any]:
-        """Return the answer to a registration, as `dicast.app.joining.Registration` reads it."""
+        """Return the answer to a registration, as `dicast.app.cluster.joining.Registration` reads it."""
         return {
             "node": self.node, "store_url": self.store.url, "heartbeat_token": self.heartbeat_token,
             "expires_in_s": self.expires_in_s, "heartbeat_s": heartbeat_s,

@@ -21,9 +21,8 @@ from joserfc.jwk import OctKey
 from joserfc.jws import JWSRegistry
 from pydantic import TypeAdapter, ValidationError
 
-from dicast.app.access.keys import AccessKeys
+from dicast.app.access.keys import AccessKeys, SecretMissing, TokenSecret
 from dicast.app.access.scopes import Claims, Scope, TokenRejected
-from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.errors import DicastError
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.scripts import script_text

@@ -16,7 +16,7 @@ from dicast.app.access.store_users import StoreUsersUnavailable
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application
-from dicast.app.domain.printable import printable
+from dicast.app.domain.text import printable
 from dicast.errors import Exit, meant
 
 STATES = {"valid": "green", "revoked": "red"}

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dicast.app.domain.printable import printable
+from dicast.app.domain.text import printable
 from dicast.errors import DicastError, Exit
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import socket
 import sys
 
 from dicast.app.application import create_app
-from dicast.app.monitoring import heartbeat
+from dicast.app.cluster import snapshot as heartbeat
 from dicast.config.settings import environment
 from dicast.errors import Exit
 

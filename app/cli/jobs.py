@@ -17,13 +17,13 @@ from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application, show_report
-from dicast.app.doctor import waiting
-from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
+from dicast.app.domain.text import printable
 from dicast.app.ledger.client import JobStatus, UnknownJob
-from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import cancel, delete, filed_report, outcome_of_cancel, results_of, resume
-from dicast.app.reports.heat_table import print_heat_map
+from dicast.app.ledger.records import JobState
+from dicast.app.operator import waiting
+from dicast.app.operator.jobs import cancel, delete, filed_report, outcome_of_cancel, results_of, resume
+from dicast.app.reports.terminal import print_heat_map
 from dicast.errors import Exit
 
 STATES = {JobState.COMPLETED: "green", JobState.CANCELLED: "yellow", JobState.LOST: "red"}

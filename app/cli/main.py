@@ -1,5 +1,5 @@
 """Options and help of `dicast`, the command line. The commands are implemented in `dicast.app.cli` and
-`dicast.app.doctor`.
+`dicast.app.operator.doctor`.
 
 Modules that take long to load are imported by the command that needs them, so that `--help` answers at once.
 """
@@ -13,10 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dicast.app.cli.access_commands import audit, token
-from dicast.app.cli.cluster_commands import cluster
-from dicast.app.cli.fleet_commands import fleet
-from dicast.app.cli.gate_commands import (
+from dicast.app.cli.judging_commands import (
     Calibrated,
     Confident,
     FailUnder,
@@ -28,11 +25,11 @@ from dicast.app.cli.gate_commands import (
     NotWorseThan,
     Shift,
     Summary,
+    add_to,
     demands,
     gate,
 )
-from dicast.app.cli.governor_commands import governor
-from dicast.app.cli.judging import add_to
+from dicast.app.cli.operator_commands import audit, cluster, fleet, governor, token
 from dicast.app.cli.options import AsJson
 
 cli = typer.Typer(
@@ -149,10 +146,10 @@ def run(
     Progress goes to standard error. A job that has an id is judged only once: running it again says when that was, and
     shows its report; --new judges it anew.
     """
-    from dicast.app.cli.early import early_worker
+    from dicast.app.cli.local_worker import early_worker
 
     with early_worker(out) if local and not detach and not dry_run else nullcontext() as early:
-        from dicast.app.cli.gating import GateOptions
+        from dicast.app.cli.quality_gate import GateOptions
         from dicast.app.cli.run import RunOptions, run_job
 
         overrides = demands(
@@ -305,7 +302,7 @@ def doctor(
     This machine and this environment are checked; a worker elsewhere may have other keys.
     Exit code 1 if something keeps jobs from being judged, or from being safe.
     """
-    from dicast.app.cli.doctor import show_findings
+    from dicast.app.cli.machine import show_findings
 
     raise typer.Exit(show_findings(context.obj, call=call, json=json))
 
@@ -328,7 +325,7 @@ def metrics(context: typer.Context) -> None:
 
     A worker with DICAST_METRICS_PORT serves the same, and its own metrics.
     """
-    from dicast.app.cli.metrics import show_metrics
+    from dicast.app.cli.machine import show_metrics
 
     show_metrics(context.obj)
 
@@ -344,7 +341,7 @@ def serve(
     Requests need tokens, which `dicast token issue` makes; without them (DICAST_REQUIRE_AUTH=false) only a loopback
     address is served. docs/http.md describes the interface.
     """
-    from dicast.app.cli.serve import run_server
+    from dicast.app.cli.machine import run_server
 
     run_server(context.obj, host, port)
 
@@ -375,7 +372,7 @@ def stop(
     They keep running after the command that started them, and end by themselves when nobody has used them for a
     while. Jobs stay on disk; the next command finds them again.
     """
-    from dicast.app.cli.stop import stop_daemons
+    from dicast.app.cli.machine import stop_daemons
 
     stop_daemons(context.obj, force=force)
 

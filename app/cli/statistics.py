@@ -1,4 +1,11 @@
-"""`dicast report`, `compare` and `panel` show what is known of a finished job's judges."""
+"""`dicast report`, `compare` and `panel` show what is known of a finished job's judges.
+
+`dicast calibrate` learns maps from judges' scores to people's from a finished job, and writes them to a file.
+
+`dicast sample` writes the file in which people rate a sample of a job's items.
+
+`dicast rubrics` shows the library of rubrics.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,22 @@ from typing import Literal
 
 import orjson
 from pydantic import ValidationError
+from pydantic_core import to_json
+from rich.table import Table
+from rich.text import Text
 
+from dicast.app import datasets
 from dicast.app.cli.console import Refused, Terminal
+from dicast.app.domain.calibration import Calibration, Method
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.refusals import validated
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import (
+from dicast.app.domain.text import printable
+from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
+from dicast.app.reports.folders import job_folder, replacing
+from dicast.app.reports.statistics import (
     NoLibraries,
     StatisticsFailed,
     compute,
@@ -21,11 +40,11 @@ from dicast.app.reports.assessing import (
     keep_evaluated,
     learn_panels,
 )
-from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
-from dicast.app.reports.folders import job_folder
-from dicast.app.reports.ratings import submitted_ratings
-from dicast.config.nearest import nearest_file
-from dicast.config.settings import Settings, environment
+from dicast.app.reports.stored_items import submitted_ratings
+from dicast.app.submission.job_file import load_job, load_rubric
+from dicast.app.submission.libraries import LIBRARY, names, rubric_path
+from dicast.app.submission.sampling import SampleOptions, write_sample
+from dicast.config.settings import Settings, environment, nearest_file
 from dicast.errors import alternatives
 
 TRIES = 3
@@ -72,8 +91,8 @@ def show_statistics(
     computed with them; `forget_ratings` removes all that were added. Without the libraries, what exists is shown, and
     a message says what is missing. Raises `NotKept`, `DatasetError`, `RunChanged`, `StatisticsFailed`, `Refused`.
     """
-    from dicast.app.reports.statistics_table import print_statistics  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.table import print_report  # noqa: PLC0415
+    from dicast.app.reports.terminal import print_report  # noqa: PLC0415
+    from dicast.app.reports.terminal_statistics import print_statistics  # noqa: PLC0415  (takes long to load)
 
     run = finished(job)
     if forget_ratings:
@@ -115,7 +134,7 @@ def _renew_page(folder: Path, report: Report) -> None:
 def _add_ratings(terminal: Terminal, run: Finished, ratings: str) -> Finished:
     """Add these ratings to the job's own, once its statistics have been computed with them, and return the job.
     Raises `DatasetError`, `NoLibraries`, `RunChanged`, `StatisticsFailed`, `Refused`."""
-    from dicast.app.operations.rating import added_ratings  # noqa: PLC0415  (takes long to load)
+    from dicast.app.operator.rating import added_ratings  # noqa: PLC0415  (takes long to load)
 
     for _ in range(TRIES):
         change, count = added_ratings(run.folder, run.report, ratings)
@@ -140,7 +159,7 @@ def _add_ratings(terminal: Terminal, run: Finished, ratings: str) -> Finished:
 def _without_added(terminal: Terminal, run: Finished) -> Finished:
     """Remove the ratings that were added to the job, and return it. Raises `NoAddedRatings`, `RunChanged`,
     `Refused`."""
-    from dicast.app.operations.rating import forget_ratings  # noqa: PLC0415  (takes long to load)
+    from dicast.app.operator.rating import forget_ratings  # noqa: PLC0415  (takes long to load)
 
     try:
         report, count = forget_ratings(run.folder, run.report)
@@ -201,8 +220,8 @@ def show_comparison(
 ) -> None:
     """Print how far scores moved between two finished jobs, or write it to the HTML file `page`. Raises `RunsDiffer`,
     `NoLibraries`, `Refused`."""
-    from dicast.app.reports.comparing import compare_jobs  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.findings_table import print_comparison  # noqa: PLC0415
+    from dicast.app.reports.statistics import compare_jobs  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_comparison  # noqa: PLC0415
 
     first_run, second_run = finished(first), finished(second)
     sides = [(run.folder, run.report) for run in (first_run, second_run)]
@@ -232,8 +251,8 @@ class PanelQuery:
 
 def show_panels(terminal: Terminal, job: str, query: PanelQuery, *, plot: str | None, json: bool) -> None:
     """Print the panels that no cheaper one beats, and plot them. Raises `NoLibraries`, `NoPlot`, `Refused`, OSError."""
-    from dicast.app.reports.assessing import panel_fronts  # noqa: PLC0415  (takes long to load)
-    from dicast.app.reports.findings_table import print_fronts  # noqa: PLC0415
+    from dicast.app.reports.statistics import panel_fronts  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_fronts  # noqa: PLC0415
 
     run = finished(job)
     dimension_ids = [dimension.id for dimension in run.report.dimensions]
@@ -247,7 +266,7 @@ def show_panels(terminal: Terminal, job: str, query: PanelQuery, *, plot: str | 
     )  # fmt: skip
     unit = "as given" if query.costs else "calls"
     if plot is not None:
-        from dicast.app.reports.front_plot import plot_fronts  # noqa: PLC0415
+        from dicast.app.reports.terminal_statistics import plot_fronts  # noqa: PLC0415
 
         plot_fronts(fronts, Path(plot), unit=unit)
     if json:
@@ -276,3 +295,77 @@ def _costs(judges: list[str], entries: Sequence[str]) -> list[float]:
     if missing:
         raise Refused(f"--cost: what {missing[0]} costs is not given; name all judges or none")
     return [by_judge[name] for name in judges]
+
+
+def calibrate_job(
+    terminal: Terminal, job: str, out: str, *, method: Method, dimensions: Sequence[str], json: bool
+) -> None:
+    """Write the maps, and show how much each improves scores. Raises `NoLibraries`, `NoFingerprints`, `Refused`,
+    OSError."""
+    from dicast.app.reports.statistics import calibrate  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_calibration  # noqa: PLC0415
+
+    run = finished(job)
+    dimension_ids = [dimension.id for dimension in run.report.dimensions]
+    for name in dimensions:
+        if name not in dimension_ids:
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, dimension_ids)}")
+    maps, missing = calibrate(run.folder, run.report, method, dimensions or dimension_ids)
+    if not maps:
+        raise Refused(f"no judge can be calibrated, because {missing[0].reason}")
+    calibration = Calibration(job=run.report.job_id, maps=maps)
+    with replacing(Path(out), private=False) as file:
+        file.write(to_json(calibration.model_dump(exclude={"on_mismatch"}), indent=2) + b"\n")
+    if json:
+        terminal.emit(calibration.model_dump_json(indent=2))
+        return
+    print_calibration(calibration, missing, terminal.out)
+    terminal.say(f"Written to {out}: a job with `calibration: {out}` uses it.", "dim")
+
+
+def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleOptions, disagreement_of: str | None) -> None:
+    """Draw the sample, write the file, and say how to fill it in. Raises `NoSample` and what refuses a job."""
+    document = load_job(path)
+    document.pop("ratings", None)  # often the very file that this makes
+    job = validated(document)
+    if disagreement_of is not None:
+        run = finished(disagreement_of)
+        wishes = SampleOptions(wishes.size, wishes.strata, (run.folder, run.report), wishes.raters, wishes.seed)
+    items = write_sample(_located(job), wishes, Path(to))
+    terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in one value a cell:")
+    for dimension in job.dimensions:
+        terminal.say(printable(f"  {dimension.id}  {_describe_scale(dimension)}", 500))
+    terminal.say(f"Leave a cell empty where you cannot tell. Then, in the job:\n  ratings: {to}")
+
+
+def _describe_scale(dimension: Dimension) -> str:
+    """Describe what a person may fill in, and what it means."""
+    scale = dimension.scale
+    levels = "; ".join(
+        f"{scale.label(score) or score}: {meaning}" for score, meaning in sorted(dimension.levels.items())
+    )
+    questions = " ".join(f"({number}) {question}" for number, question in enumerate(scale.checklist, 1))
+    more = levels or questions
+    return f"{scale.allowed_values}  {dimension.name or dimension.id}{f' ({more})' if more else ''}"
+
+
+def _located(job: EvaluationJob) -> EvaluationJob:
+    if not isinstance(job.items, ItemSource):
+        return job
+    path = datasets.located(job.items.path, Path.cwd())
+    return job.model_copy(update={"items": job.items.model_copy(update={"path": path})})
+
+
+def show_rubrics(terminal: Terminal, name: str | None) -> None:
+    """List all rubrics, or print the file of one. Raises `RubricError`."""
+    if name is not None:
+        terminal.emit(rubric_path(name, LIBRARY).read_text(encoding="utf-8").rstrip("\n"))
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for rubric in names():
+        dimension = load_rubric(rubric)
+        scale = dimension.scale.allowed_values.removeprefix("a whole number from ")
+        table.add_row(
+            Text(rubric), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}")
+        )
+    terminal.out.print(table)

@@ -1,24 +1,32 @@
-"""The nodes of an installation, as operators see and control them. Several operators may do so at once."""
+"""The nodes of an installation, as operators see and control them. Several operators may do so at once.
+
+Counts the messages that wait in the pools' queues.
+
+Which pools' work no living node takes, and why. Pure.
+
+Errors of operations on the cluster.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from dicast.app.access.keys import AccessKeys
-from dicast.app.cluster.errors import BadDeadline, NodeBusy, NodeLeaves, UnknownNode
-from dicast.app.cluster.queues import Waiting, waiting_units
-from dicast.app.cluster.satisfied import unsatisfied
-from dicast.app.cluster.view import NodeStatus, NodeView, status_of, view
-from dicast.errors import meant
-from dicast.workers.admission.holders import read_holder
-from dicast.workers.nodes.orders import OrderKind, Orders, Requests
+from dicast.app.cluster.view import NodeStatus, NodeView, lacks, status_of, view
+from dicast.config.pools import PoolSpec
+from dicast.errors import DicastError, meant
+from dicast.workers.admission.leases import read_holder
+from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, SENT
 from dicast.workers.nodes.reaper import restore_messages
-from dicast.workers.nodes.registry import SILENT
-from dicast.workers.policy.stealing import HOUSEKEEPER, Load, Transfer, transfers
+from dicast.workers.nodes.registry import SILENT, OrderKind, Orders, Requests
+from dicast.workers.policy.wanted import HOUSEKEEPER, Load, Transfer, transfers
+from dicast.workers.store.connection import StoreClient
 
 if TYPE_CHECKING:
     from dicast.app.ledger.client import LedgerClient
@@ -26,8 +34,127 @@ if TYPE_CHECKING:
     from dicast.config.settings import Settings
     from dicast.workers.broker.profiles import Broker
     from dicast.workers.nodes.registry import Registry, Sighting
-    from dicast.workers.store.connection import StoreClient
     from dicast.workers.store.keys import Keys
+
+
+class UnknownNode(DicastError, LookupError):
+    """No node has this id, or not exactly one has this name."""
+
+    problem = "unknown-node"
+
+
+class BadDeadline(DicastError, ValueError):
+    """The deadline is not a number of seconds, or longer than a day."""
+
+    problem = "request-refused"
+
+
+class NodeLeaves(DicastError):
+    """The node is being removed, and takes no other order."""
+
+    problem = "node-leaves"
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"node {node} is being removed, which cannot be taken back; start a worker in its place")
+
+
+class NodeBusy(DicastError):
+    """The node has `open` calls open, and is not removed unless that is forced."""
+
+    problem = "node-busy"
+
+    def __init__(self, node: str, open_calls: int) -> None:
+        calls = f"{open_calls} call{'' if open_calls == 1 else 's'}"
+        super().__init__(f"node {node} has {calls} open: drain it first, or force it")
+        self.node, self.open = node, open_calls
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The waiting messages by pool, without pools that have none; and how long the next one has waited, None if that is
+    not known."""
+
+    units: dict[str, int]
+    oldest_s: float | None = None
+
+
+def waiting_units(app: Any, pools: Iterable[str], store: StoreClient, *, in_store: bool) -> Waiting:
+    """Ask the broker how many messages wait. Raises its errors."""
+    return _in_store(app, pools, store) if in_store else Waiting(_declared(app, pools))
+
+
+def _in_store(app: Any, pools: Iterable[str], store: StoreClient) -> Waiting:
+    names = list(pools)
+    pipe = store.pipeline(transaction=False)
+    for pool in names:
+        queue = app.amqp.queues[QUEUE_PREFIX + pool].name
+        pipe.llen(queue)
+        pipe.lindex(queue, -1)
+    pipe.time()
+    *replies, time = pipe.execute()
+    counts = {pool: count for pool, count in zip(names, replies[::2], strict=True) if count}
+    sent = [at for message in replies[1::2] if message and (at := _sent_at(message)) is not None]
+    return Waiting(counts, max(0.0, time[0] + time[1] / 1e6 - min(sent)) if sent else None)
+
+
+def _sent_at(message: str) -> float | None:
+    try:
+        at = orjson.loads(message)["headers"][HEADER][SENT]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return float(at) if isinstance(at, int | float) else None
+
+
+def _declared(app: Any, pools: Iterable[str]) -> dict[str, int]:
+    counts = {}
+    with app.connection_for_read() as connection:
+        for pool in pools:
+            channel = connection.channel()
+            try:
+                queue = app.amqp.queues[QUEUE_PREFIX + pool](channel)
+                counts[pool] = int(queue.queue_declare(passive=True).message_count)
+            except connection.channel_errors:  # nobody has declared it yet, and the channel is closed over that
+                continue
+            finally:
+                channel.close()
+    return {pool: count for pool, count in counts.items() if count}
+
+
+NODES_TOLD = 3
+
+
+def unsatisfied(specs: Iterable[PoolSpec], nodes: Sequence[NodeView]) -> dict[str, str]:
+    """Return a sentence for each pool whose units no living node takes; none while there is no node, or while one of
+    them has a version that does not report what it serves."""
+    living = [node for node in nodes if node.status is not NodeStatus.OFFLINE]
+    if not living or not all(node.version for node in living):
+        return {}
+    return {spec.name: why for spec in specs if (why := _why(spec, living))}
+
+
+def _why(spec: PoolSpec, living: Sequence[NodeView]) -> str:
+    serving = [node for node in living if spec.name in node.pools]
+    if any(node.status in (NodeStatus.ONLINE, NodeStatus.DEGRADED) for node in serving):
+        return ""
+    waits = f"the units of pool {spec.name} wait, for no living node takes them"
+    if serving:
+        return f"{waits}: cordoned is {_abbreviated(node.name for node in serving)}"
+    reasons = [f"{node.name} {why}" for node in living if (why := _lacking(spec, node))]
+    return f"{waits}: {_abbreviated(reasons)}" if reasons else f"{waits}: none reads its queue"
+
+
+def _lacking(spec: PoolSpec, node: NodeView) -> str:
+    if spec.name in node.missing_keys:
+        return f"has no {spec.api_key_env}"
+    lacking = lacks(spec.labels, node.labels)
+    return lacking.replace("it demands", "lacks the label") if lacking else ""
+
+
+def _abbreviated(parts: Iterable[str]) -> str:
+    names = list(parts)
+    more = len(names) - NODES_TOLD
+    return ", ".join(names[:NODES_TOLD]) + (f" and {more} more" if more > 0 else "")
+
 
 ACKNOWLEDGED_LOOK_S = 0.01
 DEADLINE_MAX_S = 86_400.0

@@ -15,14 +15,11 @@ their row: 1, 2, 3, ... Whether it has is decided by the header, the schema, or 
 Whatever is wrong raises `DatasetError`, which names the file, the line (in Parquet the row), the field and the value.
 """
 
-from dicast.app.datasets.errors import DatasetError
 from dicast.app.datasets.images import check_images, read_image
-from dicast.app.datasets.kinds import located
 from dicast.app.datasets.pages import count_items, fingerprint, read_page
-from dicast.app.datasets.rated_lists import PairsOf, list_of
-from dicast.app.datasets.rating_survey import survey_ratings
-from dicast.app.datasets.ratings import file_of, ratings_of_file, read_ratings
-from dicast.app.datasets.surveying import KnownItems, Survey, survey
+from dicast.app.datasets.ratings import PairsOf, file_of, list_of, ratings_of_file, read_ratings
+from dicast.app.datasets.surveying import KnownItems, Survey, survey, survey_ratings
+from dicast.app.datasets.tables import DatasetError, located
 
 __all__ = [
     "DatasetError", "KnownItems", "PairsOf", "Survey", "check_images", "count_items", "file_of", "fingerprint",

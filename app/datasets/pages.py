@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dicast.app.datasets.errors import DatasetError
-from dicast.app.datasets.kinds import kind_of
-from dicast.app.datasets.lines import Csv, JsonLines
-from dicast.app.datasets.rows import Cursor, ItemReader, Row, Table
+from dicast.app.datasets.tables import Csv, Cursor, DatasetError, ItemReader, JsonLines, Row, Table, kind_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.text import excerpt
-from dicast.config.nearest import nearest_file
+from dicast.config.settings import nearest_file
 
 SAMPLES = 64
 SAMPLE_BYTES = 64 * 2**10

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dicast.app.datasets.errors import DatasetError, quoted
-from dicast.app.datasets.rows import Cursor, Row
+from dicast.app.datasets.tables import Cursor, DatasetError, Row, quoted
 
 BATCH_ROWS = 64
 BUFFER_BYTES = 2**20

@@ -8,25 +8,53 @@ On scales of labels and preferences a cell holds the label, as the scale writes 
 share of its questions that are answered with yes. Of a list of candidates it holds their order (app/domain/order.py),
 which rates all pairs of the list that are judged. Whatever else is no score on its dimension's scale raises
 `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
+
+The lists of candidates that people have rated, and their judged pairs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dicast.app.datasets.errors import DatasetError, quoted
 from dicast.app.datasets.pages import limited, opened
-from dicast.app.datasets.rated_lists import PairsOf, judged_pairs, list_of, pairs_of_lists
-from dicast.app.datasets.rows import ItemReader, Table
+from dicast.app.datasets.tables import DatasetError, ItemReader, Table, quoted
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.item import Item, ItemSource, RatingSource
+from dicast.app.domain.item import NOBODY_NAMED, Item, ItemSource, Rating, RatingSource
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.order import OrderError, PairsOfList, preferences
-from dicast.app.domain.rating import NOBODY_NAMED, Rating
+from dicast.app.domain.ranking import OrderError, Pairs, PairsOfList, PairsOfLists, preferences
 from dicast.app.domain.text import excerpt
 from dicast.errors import nearest
+
+PairsOf = Callable[[str], PairsOfList | None]
+"""A function from a list's id to its pairs; None if there is no such list."""
+
+
+def list_of(pair: str) -> str:
+    """Return the id of the list that a pair belongs to, if it is one."""
+    return pair.rpartition("/")[0]
+
+
+def judged_pairs(item: Item, pairs: Pairs) -> PairsOfList:
+    """Return the judged pairs of a list."""
+    pair_items = PairsOfLists(pairs).items(item)
+    return {pair.id: (str(pair.metadata["candidate_a"]), str(pair.metadata["candidate_b"])) for pair in pair_items}
+
+
+def pairs_of_lists(items: ItemSource | Iterable[Item], pairs: Pairs, rated: Collection[str]) -> PairsOf:
+    """Return the judged pairs of those lists that are `rated`. The items are read once."""
+    list_ids = {*rated, *map(list_of, rated)}
+    every = _in_file(items) if isinstance(items, ItemSource) else items
+    return {item.id: judged_pairs(item, pairs) for item in every if item.id in list_ids}.get
+
+
+def _in_file(source: ItemSource) -> Iterator[Item]:
+    with opened(source) as table:
+        reader = ItemReader(source, table)
+        for row in limited(source, table, None):
+            yield reader.item(row)
+
 
 ROUNDED = 0.005 + 1e-9
 """How far a share may lie from that of a whole number of questions and still mean it: it has at least two decimals."""

@@ -2,8 +2,8 @@
 variants.
 
 A job with an `Arrangement` has its items arranged once, when it starts, into a file in its folder
-(app/reports/arranged.py), which planning then reads. Every step is deterministic for the same items and seed, so a job
-that is arranged again, by another worker or after it was resumed, has each item at the same place.
+(app/reports/stored_items.py), which planning then reads. Every step is deterministic for the same items and seed, so a
+job that is arranged again, by another worker or after it was resumed, has each item at the same place.
 """
 
 from __future__ import annotations

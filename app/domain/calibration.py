@@ -1,6 +1,6 @@
 """Calibrations: maps from a judge's scores to people's, each bound to what it was made for.
 
-Maps are learned where the statistics libraries are installed (app/assessment/calibrating.py), and applied here without
+Maps are learned where the statistics libraries are installed (app/analysis/raters.py), and applied here without
 them.
 """
 
@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dicast.app.domain.fields import Id, Strict
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.text import Id, Strict
 
 MAX_MAPS = 2000
 MAX_POINTS = 2001

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from dicast.app.domain.preference import unswapped_score
-from dicast.app.domain.told_opinion import VisibleOpinion
+from dicast.app.domain.item import VisibleOpinion
+from dicast.app.domain.panel import unswapped_score
 
 if TYPE_CHECKING:
+    from dicast.app.domain.dimension import Scale
     from dicast.app.domain.job import EvaluationJob
-    from dicast.app.domain.scale import Scale
 
 ARGUMENT_CHARS, LEAST_CHARS = 1200, 80
 """The most characters shown of each argument, and the fewest where there are many judges."""

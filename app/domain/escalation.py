@@ -2,7 +2,7 @@
 
 An outcome is settled if it is the same whatever scores the remaining judges give, and however many of them answer at
 all. It is then the full panel's outcome, even if a skipped judge would have failed. Only a difference and an
-uncertainty (`Escalation`) trade accuracy for calls. app/statistics/escalation.py makes the same decisions for whole
+uncertainty (`Escalation`) trade accuracy for calls. app/analysis/escalation.py makes the same decisions for whole
 arrays; this module makes them for one item at a time.
 """
 
@@ -14,12 +14,12 @@ from hashlib import blake2b
 from math import hypot, inf, sqrt
 from statistics import stdev
 
-from dicast.app.domain import preference
-from dicast.app.domain.board import Scoreboard
+from dicast.app.domain import panel as preference
+from dicast.app.domain.dimension import Scale
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import NEARLY, SPREAD_LEAST, PanelRule, commonest
 from dicast.app.domain.plan import Unit
-from dicast.app.domain.scale import Scale
+from dicast.app.domain.scoreboard import Scoreboard
 
 FIRST = 2
 """How many judges are called before their difference counts."""

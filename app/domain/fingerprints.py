@@ -13,10 +13,9 @@ from typing import Any
 from pydantic_core import to_json
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.item import Item, JudgedKind
+from dicast.app.domain.item import Item, JudgedKind, VisibleOpinion
 from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
-from dicast.app.domain.told_opinion import VisibleOpinion
 
 _CODE = "5f0c2a9be1d47783"
 _SAMPLE_DIMENSION = Dimension(

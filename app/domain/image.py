@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from dicast.app.domain.fields import Strict
-from dicast.app.domain.text import excerpt
+from dicast.app.domain.text import Strict, excerpt
 from dicast.errors import DicastError
 
 MAX_IMAGES = 20

@@ -15,14 +15,14 @@ from pydantic.json_schema import SkipJsonSchema
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.fields import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
-from dicast.app.domain.gate import JobGate
 from dicast.app.domain.item import Item, ItemSource, JudgedKind, RatingSource
 from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
 from dicast.app.domain.probes import Probes, author_column, names, variant_probes
+from dicast.app.domain.quality_gate import JobGate
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, pairing_problem
 from dicast.app.domain.records import inline_items
+from dicast.app.domain.text import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
 from dicast.errors import alternatives
 
 Orders = Literal["both", "given"]

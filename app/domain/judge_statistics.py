@@ -2,16 +2,48 @@
 
 All figures are plain data, so that a report can be read where no statistics library is installed. Every statistic has
 an interval, or a reason why it cannot be computed.
+
+A value with its interval as plain data, or the reason why it cannot be given.
+
+The results of comparing two runs and of searching for a panel, as plain data.
+
+A job's statistics as rows, one per figure, for data frames.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dicast.app.domain.figure import Figure
 from dicast.app.domain.probes import ProbeName
+
+
+class Figure(BaseModel):
+    """A value with its interval, computed by `method` from `items` items; or only a `reason`, which continues the
+    sentence "cannot be said, because ..."."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    items: int = 0
+    method: str = ""
+    reason: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a value."""
+        return self.reason is None
+
+    @classmethod
+    def unknown(cls, reason: str) -> Self:
+        """Return a figure without a value."""
+        return cls(reason=reason)
+
 
 VERSION = 1
 UNKNOWABLE = (
@@ -369,3 +401,159 @@ class JobStatistics(_Plain):
     def of_no_ratings(cls) -> Self:
         """Return the statistics of a job without any ratings by people."""
         return cls(state="left out", reason="people have rated none of the items", unknowable=list(UNKNOWABLE))
+
+
+class JudgeShift(_Plain):
+    """The shift of one judge's scores of a dimension from the first run to the second, over the items of both runs.
+
+    `p` is corrected by Holm for all shifts. `only_first` and `only_second` count items that have a score in one run
+    alone.
+    """
+
+    dimension: str
+    judge: str
+    shift: Figure
+    p: float | None
+    only_first: int
+    only_second: int
+
+
+class MovedItem(_Plain):
+    """One of the items that moved most, with the judge's score and argument in each run."""
+
+    item_id: str
+    dimension: str
+    judge: str
+    first: float
+    second: float
+    first_argument: str = ""
+    second_argument: str = ""
+
+
+class RunsCompared(_Plain):
+    """Two runs over the same items, paired by item, dimension and judge.
+
+    `forced` names what differs between them, and `spared` the judges whom an escalating panel skipped for some items in
+    one of the runs: their shifts cover only the items that both runs called them about, which are no sample of all
+    items.
+    """
+
+    first: str
+    second: str
+    shifts: list[JudgeShift]
+    moved: list[MovedItem]
+    forced: list[str] = []
+    spared: list[str] = []
+
+    @property
+    def skipped_sentence(self) -> str | None:
+        """A sentence on the judges in `spared`, or None if there is none."""
+        if not self.spared:
+            return None
+        return (
+            "Not asked about all items, because earlier judges had settled the outcome: "
+            f"{', '.join(self.spared)}. Their shifts cover only the items that both runs asked them about, which are "
+            "no sample of all items."
+        )
+
+
+class PanelOption(_Plain):
+    """A panel on the Pareto front: no cheaper one agrees as much. `agreement` is measured on items that had no part in
+    choosing it, `apparent` on those that had."""
+
+    judges: list[str]
+    combination: str
+    cost: float
+    agreement: Figure
+    apparent: float
+
+
+class PanelFront(_Plain):
+    """The cheapest panel that is good enough in one dimension.
+
+    `person` is what a person reaches; `enough` is the cheapest panel that reaches the agreement asked for. `reason`
+    says why there is none, or no front. For an escalating panel only the `audited` items count, about which all judges
+    were called.
+    """
+
+    dimension: str
+    measure: Literal["pearson", "spearman"]
+    items: int
+    panels: int
+    front: list[PanelOption]
+    person: Figure
+    enough: PanelOption | None = None
+    reason: str | None = None
+    audited: int = 0
+    tried: list[tuple[float, float]] = Field(
+        default_factory=list, exclude=True, description="cost and apparent agreement of all panels, for pictures"
+    )
+
+
+class NotCalibrated(_Plain):
+    """The reason why there is no map from a judge's scores in a dimension to people's."""
+
+    judge: str
+    dimension: str
+    reason: str
+
+
+class StatisticRow(NamedTuple):
+    """One figure.
+
+    `part` is where it stands in a dimension's statistics (`voices`, `person`, `judges`, `people`, `groups.means`, ...;
+    '' for its own figures), `name` is whose it is (a judge, a group, `a - b` for a difference), `statistic` is what it
+    is. Unknown figures have a `reason` and neither value nor interval; `p` is corrected for all that were compared.
+    """
+
+    dimension: str
+    part: str
+    name: str
+    statistic: str
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    items: int
+    method: str
+    reason: str | None
+    p: float | None
+
+
+def statistic_rows(statistics: JobStatistics) -> Iterator[StatisticRow]:
+    """Yield all figures in the order of the report; the answer of a question that ended the job comes first."""
+    stopped = statistics.stopped
+    if stopped is not None:
+        yield _row(stopped.dimension, (("stopped", "known"), "", None, stopped.known))
+    for dimension in statistics.dimensions:
+        for entry in _figures(dimension, (), "", None):
+            yield _row(dimension.dimension, entry)
+
+
+_FigureEntry = tuple[tuple[str, ...], str, float | None, Figure]
+
+
+def _row(dimension: str, entry: _FigureEntry) -> StatisticRow:
+    path, name, p, figure = entry
+    return StatisticRow(
+        dimension, ".".join(path[:-1]), name, path[-1], figure.value, figure.low, figure.high, figure.confidence,
+        figure.items, figure.method, figure.reason, p,
+    )  # fmt: skip
+
+
+def _figures(model: BaseModel, path: tuple[str, ...], name: str, p: float | None) -> Iterator[_FigureEntry]:
+    name, p = _name(model) or name, getattr(model, "p", p)
+    for field, value in model:
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, Figure):
+                yield (*path, field), name, p, element
+            elif isinstance(element, BaseModel):
+                yield from _figures(element, (*path, field), name, p)
+
+
+def _name(model: BaseModel) -> str:
+    texts = {field: value for field, value in model if isinstance(value, str)}
+    if {"first", "second"} <= texts.keys():
+        return f"{texts['first']} - {texts['second']}"
+    parts = [texts[field] for field in ("by", "probe", "name", "voice", "label") if texts.get(field)]
+    return ": ".join(parts)

@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from dicast.app.domain.conversation import ROLES, Turn
 from dicast.app.domain.image import Image
-from dicast.app.domain.item import Item, ItemKind
+from dicast.app.domain.item import ROLES, Item, ItemKind, Turn
 from dicast.app.domain.nonce import is_fresh
 from dicast.errors import DicastError
 

@@ -1,8 +1,18 @@
-"""The results of a job: one `Opinion` per unit, and one `EvaluationError` for each unit without a score."""
+"""The results of a job: one `Opinion` per unit, and one `EvaluationError` for each unit without a score.
+
+Why a call failed, and what is recorded when a unit ends without a score.
+
+`FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a single call. `ErrorKind`
+(app/domain/opinion.py) is the coarser kind that is recorded for the unit.
+
+The errors of a job in bounded space: each kind with its reasons and examples.
+"""
 
 from __future__ import annotations
 
 import operator
+import re
+from collections import Counter
 from enum import StrEnum
 from functools import partial
 
@@ -99,3 +109,114 @@ class EvaluationError(BaseModel):
     calls: int = 0
     elapsed_s: float = Field(default=0.0, ge=0)
     probe: str | None = None
+
+
+class FailureKind(StrEnum):
+    """The reason why one call returned no usable answer."""
+
+    RATE_LIMITED = "rate_limited"  # 429: this account's limit
+    OVERLOADED = "overloaded"  # 529: the provider is overloaded for everybody
+    QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
+    SERVER = "server"  # 408, 5xx but 529
+    CONNECTION = "connection"  # refused, reset, cut in the middle
+    TIMEOUT = "timeout"  # the SDK's own deadline, or the caller's total one
+    REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422, redirects: terminal
+    MALFORMED = "malformed"  # a 200 that is no answer: HTML, too large, no content, bad JSON, no opinion
+    INTERNAL = "internal"  # a fault of this program
+
+
+RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
+"""Failures that are the pool's fault and not the unit's: they spend the requeue budget instead of an attempt."""
+
+TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED})
+"""Failures after which another call cannot help."""
+
+UNCERTAIN = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.INTERNAL})
+"""Failures after which the provider may have answered, and charged for it. An error status is taken as not charged."""
+
+_RECORDED_AS = {
+    FailureKind.RATE_LIMITED: ErrorKind.RATE_LIMITED,
+    FailureKind.OVERLOADED: ErrorKind.RATE_LIMITED,
+    FailureKind.QUOTA_EXHAUSTED: ErrorKind.QUOTA_EXHAUSTED,
+    FailureKind.SERVER: ErrorKind.PROVIDER,
+    FailureKind.CONNECTION: ErrorKind.PROVIDER,
+    FailureKind.TIMEOUT: ErrorKind.TIMEOUT,
+    FailureKind.REJECTED: ErrorKind.REJECTED,
+    FailureKind.MALFORMED: ErrorKind.MALFORMED,
+    FailureKind.INTERNAL: ErrorKind.INTERNAL,
+}
+
+
+def error_kind(failure: FailureKind) -> ErrorKind:
+    """Return the kind of error recorded for a unit whose last call failed with `failure`."""
+    return _RECORDED_AS[failure]
+
+
+MAX_EXAMPLES = 20
+MAX_REASONS = 20
+EXAMPLES_A_REASON = 5
+MAX_EXAMPLE_LENGTH = 500
+
+
+class ErrorReason(BaseModel):
+    """How many errors of a kind have the same message, and where the first one occurred."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    status_code: int | None
+    message: str
+    count: int
+    judge: str
+    criterion_id: str
+    item_id: str
+
+    @property
+    def text(self) -> str:
+        """The message, preceded by the HTTP status unless the message names it."""
+        if self.status_code is None or re.search(rf"\bstatus {self.status_code}\b", self.message):
+            return self.message
+        return f"{self.status_code} {self.message}"
+
+
+class ErrorGroup(BaseModel):
+    """All errors of one kind, with messages cut to `MAX_EXAMPLE_LENGTH` characters.
+
+    `reasons` are the distinct messages, most frequent first; beyond `MAX_REASONS`, those that came first are kept.
+    `examples` are the first few, chosen so that each reason has some.
+    """
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    kind: ErrorKind
+    count: int
+    examples: list[EvaluationError]
+    reasons: list[ErrorReason] = []
+
+
+class ErrorTally:
+    """Gathers the errors of one kind in bounded memory."""
+
+    def __init__(self) -> None:
+        self.examples: list[EvaluationError] = []
+        self._counts: Counter[tuple[int | None, str]] = Counter()
+        self._first: dict[tuple[int | None, str], EvaluationError] = {}
+
+    def add(self, error: EvaluationError) -> None:
+        """Count one error."""
+        error = error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]})
+        reason = error.status_code, error.message
+        if reason in self._counts or len(self._counts) < MAX_REASONS:
+            self._counts[reason] += 1
+            self._first.setdefault(reason, error)
+        if len(self.examples) < MAX_EXAMPLES and self._counts[reason] <= EXAMPLES_A_REASON:
+            self.examples.append(error)
+
+    def reasons(self) -> list[ErrorReason]:
+        """Return the reasons, most frequent first."""
+        return [
+            ErrorReason(
+                status_code=status, message=message, count=count, judge=self._first[status, message].judge,
+                criterion_id=self._first[status, message].criterion_id, item_id=self._first[status, message].item_id,
+            )
+            for (status, message), count in self._counts.most_common()
+        ]  # fmt: skip

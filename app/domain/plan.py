@@ -6,14 +6,34 @@ judges are called only if needed has lanes for each of its stages.
 
 In a lane the units stand in the order item, replicate, agent, dimension; a unit's index there is its position. A page
 is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
+
+The name of a batched call, and how its usage is divided among the opinions it returned.
+
+Chooses the deployment of a unit: the one with the best `success_rate / (1 + load)`.
+
+Load is work in hand divided by the limit. A unit counts as soon as it is assigned, so that one deployment does not get
+a whole page. Randomness comes in as numbers: it breaks ties, and sends a small share of units elsewhere, because a
+deployment that gets no calls can never show that it has recovered.
+
+Why a job has stopped calling a place, which is a model of a pool.
+
+Splits items into pieces bounded in number and in bytes of text.
+
+How long the pipeline waits before it takes silence for loss, and how often it checks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.item import Item
+from dicast.app.domain.opinion import ErrorKind, Usage
 
 
 class Unit(NamedTuple):
@@ -105,3 +125,193 @@ def close_window(*, limit: int, page_max: int, stride: int) -> Window:
     """
     page_calls = max(1, min(math.ceil(limit / 2), page_max // stride))
     return Window(units=(limit + page_calls) * stride, page=page_calls * stride)
+
+
+MAX_LABEL_CHARS = 200
+
+
+def batch_label(dimensions: Sequence[Dimension]) -> str:
+    """Return a label for a call, for people: its dimensions' ids, cut to `MAX_LABEL_CHARS` characters."""
+    if len(dimensions) == 1:
+        return dimensions[0].id
+    text = ", ".join([dimension.id for dimension in dimensions])
+    return text if len(text) <= MAX_LABEL_CHARS else f"{text[: MAX_LABEL_CHARS - 3]}..."
+
+
+def divide_usage(usage: Usage, opinions: int) -> list[Usage]:
+    """Divide the call's tokens into `opinions` equal parts, with the remainder in the first, so that they add up to the
+    call."""
+    if opinions < 1:
+        raise ValueError(f"a call's usage is divided among at least 1 opinion, got {opinions}")
+    inputs, extra_input = divmod(usage.input_tokens, opinions)
+    outputs, extra_output = divmod(usage.output_tokens, opinions)
+    first = Usage(input_tokens=inputs + extra_input, output_tokens=outputs + extra_output)
+    return [first, *[Usage(input_tokens=inputs, output_tokens=outputs)] * (opinions - 1)]
+
+
+EXPLORED = 0.05
+"""The share of units that go to another deployment than the best one, if one has room."""
+TIE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The present state of one deployment. `in_hand` counts open calls and assigned units, `limit` is at least 1; a
+    `broken` one makes no calls for now."""
+
+    success_rate: float
+    in_hand: float
+    limit: int
+    broken: bool = False
+
+    @property
+    def score(self) -> float:
+        return self.success_rate / (1.0 + self.in_hand / self.limit)
+
+    @property
+    def has_room(self) -> bool:
+        return self.in_hand < self.limit
+
+
+class Choice(NamedTuple):
+    """The index of the chosen deployment and its score at that moment; `elsewhere` tells that another one could have
+    been chosen."""
+
+    deployment: int
+    score: float
+    elsewhere: bool
+
+
+def choose(candidates: Sequence[Candidate], draw: float) -> Choice:
+    """Choose one of the candidates. `draw` is a random number in [0, 1).
+
+    Rules: a broken one only if all are; in `EXPLORED` of the draws one of those with room that are not the best, if
+    there is any; else the best, and among equals the one that the draw selects.
+    """
+    usable = [n for n, candidate in enumerate(candidates) if not candidate.broken] or list(range(len(candidates)))
+    elsewhere = sum(not candidate.broken for candidate in candidates) > 1
+    top = max(candidates[n].score for n in usable)
+    best = [n for n in usable if candidates[n].score >= top - TIE]
+    others = [n for n in usable if n not in best and candidates[n].has_room]
+    if draw < EXPLORED and others:
+        chosen = _drawn(others, draw / EXPLORED)
+    else:
+        chosen = _drawn(best, max(0.0, draw - EXPLORED) / (1.0 - EXPLORED))
+    return Choice(chosen, candidates[chosen].score, elsewhere)
+
+
+def assign(candidates: Sequence[Candidate], draws: Iterable[float]) -> list[Choice]:
+    """Make a choice for each draw, in order; each choice counts for the next ones."""
+    now, choices = list(candidates), []
+    for draw in draws:
+        choice = choose(now, draw)
+        taken = now[choice.deployment]
+        now[choice.deployment] = replace(taken, in_hand=taken.in_hand + 1)
+        choices.append(choice)
+    return choices
+
+
+def _drawn(places: Sequence[int], draw: float) -> int:
+    return places[min(len(places) - 1, int(draw * len(places)))]
+
+
+class Stop(BaseModel):
+    """The job's first `after` units at the place all ended in this error (0: no call could be made at all, or the job
+    gave up waiting). `kind` is the error of the units that were not called."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    pool: str
+    model: str
+    kind: ErrorKind
+    after: int
+    status_code: int | None
+    message: str
+
+    @property
+    def place(self) -> str:
+        return place(self.pool, self.model)
+
+    @property
+    def reason(self) -> str:
+        """One line for people: where, after how many calls, and what the error said."""
+        if self.kind in (ErrorKind.POOL_DOWN, ErrorKind.DEADLINE):
+            return self.message
+        if self.after == 0:
+            prefix = f"pool {self.pool!r}: "
+            return f"pool {self.pool!r} cannot be used: {self.message.removeprefix(prefix)}"
+        first = "the first call" if self.after == 1 else f"the first {self.after} calls"
+        return f"{first} of {self.model} in pool {self.pool!r} ended in: {self.message}"
+
+
+def place(pool: str, model: str) -> str:
+    """Return the name of a place where a job makes calls; pools' names hold no '|'."""
+    return f"{pool}|{model}"
+
+
+PIECE_BYTES = 8_000_000
+"""The most bytes of text that travel together, not counting the last item. Writing a piece blocks the store for some
+hundredths of a second, and a worker holds it in memory several times."""
+
+
+def pieces(items: Iterable[Item], most: int, most_bytes: int = PIECE_BYTES) -> Iterator[list[Item]]:
+    """Yield runs of at most `most` items (>= 1), each ended by the item with which its texts reach `most_bytes`."""
+    piece: list[Item] = []
+    size = 0
+    for item in items:
+        piece.append(item)
+        size += item.stored_bytes
+        if len(piece) >= most or size >= most_bytes:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The pipeline's intervals. All workers of an installation must use the same ones, because they act on each other's
+    records.
+
+    Intervals in milliseconds run by the lease clock, those in seconds by the clock of an event loop.
+    """
+
+    unclaimed_ms: int = 60_000
+    """A published unit that nobody has claimed for this long is published again."""
+    page_still_ms: int = 30_000
+    """A page without activity for this long is checked. The check does not resend what a living worker has in hand, so
+    pages with slow calls are only checked more often than needed."""
+    unattended_ms: int = 15_000
+    """A job that was submitted this long ago and has not started has lost its message; a running job is planned again
+    this often, since whoever was asked to plan may have died."""
+    look_soon_ms: int = 2_000
+    """After a death or a broken connection, all pages and jobs are checked after this long, when messages that were put
+    back have had time to be claimed."""
+    owner_silent_ms: int = 16_000
+    """A message that came back, and whose units another worker owns, is due again after this long. By then an owner
+    that has died is silent (see `NodeIntervals.beacon_s`), and its work may be claimed."""
+    try_every_ms: int = 10_000
+    """Failures of a job that follow each other faster than this count as one try."""
+    disk_ms: int = 3_600_000
+    """A job whose pages no disk takes for this long is given up."""
+    pool_seen_ms: int = 15_000
+    """A pool is known to a living worker if it was announced at most this long ago."""
+    pool_gone_ms: int = 120_000
+    """A pool that no worker has announced for this long has left the configuration."""
+    due_again_ms: int = 1000
+    """A message that was due and could not be sent by this worker is due again after this long."""
+    beat_silent_ms: int = 5000
+    """After this long without a tick, a worker takes over from the beat."""
+    look_again_ms: int = 1000
+    """A job's deadlines are checked again after this long, unless the check itself finds that later will do."""
+    due_every_s: float = 0.2
+    """How often each worker publishes what is due. Its other housekeeping runs once a second."""
+    tell_pools_every_s: float = 5.0
+    """How often a worker announces the pools it knows: a few times per `pool_seen_ms`."""
+    elsewhere_s: float = 1.0
+    """Planning that this worker leaves to another is requested again after this long."""
+    stopping_s: float = 2.0
+    """How long a stopping worker waits for a claim that is under way."""
+
+
+STANDARD = Intervals()

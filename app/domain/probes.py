@@ -2,18 +2,51 @@
 
 Some are measured on what is judged anyway: what a probe needs to know of an item is measured then, and stored beside
 each opinion. Others are tried out: sampled items are judged once more, with one thing changed (app/domain/variants.py).
+
+Families of models, recognised by their names as these are commonly written.
+
+Adds Markdown markup to a text and removes it, to test whether a judge scores the looks of a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
-from dicast.app.domain.markup import is_marked
+from dicast.app.domain.text import Id, MetadataName, Strict
+
+_MARKED = re.compile(r"^ {0,3}(?:#{1,6} |[-*+] |\d{1,3}[.)] |```|\|.*\|)|\*\*\S|__\S", re.MULTILINE)
+_LEADING = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|[-*+][ \t]+|\d{1,3}[.)][ \t]+|>[ \t]?)", re.MULTILINE)
+_RULES = re.compile(r"^[ \t]*(?:```[^\n]*|\|?(?:[ \t]*:?-{3,}:?[ \t]*\|?)+|[-*_]{3,})[ \t]*\n?", re.MULTILINE)
+_AROUND = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1")
+_CODE = re.compile(r"`([^`\n]+)`")
+_TABLE = re.compile(r"^[ \t]*\|(.*)\|[ \t]*$", re.MULTILINE)
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def is_marked(text: str) -> bool:
+    """Whether the text has headings, lists, bold print, tables or code blocks."""
+    return _MARKED.search(text) is not None
+
+
+def plain(text: str) -> str:
+    """Return the text without markup; unchanged if nothing else would be left."""
+    bare = _RULES.sub("", text)
+    bare = _TABLE.sub(lambda row: ", ".join(cell.strip() for cell in row[1].split("|")), bare)
+    bare = _LEADING.sub("", bare)
+    bare = _CODE.sub(r"\1", _AROUND.sub(r"\2", bare))
+    return bare if bare.strip() else text
+
+
+def marked_up(text: str) -> str:
+    """Return the text with markup: the first sentence in bold, the others as a list. No word is added."""
+    first, *others = [part.strip() for part in _SENTENCES.split(text) if part.strip()] or [text]
+    return "\n".join([f"**{first}**", *([""] if others else []), *(f"- {other}" for other in others)])
+
 
 MeasuredProbeName = Literal["verbosity", "formatting"]
 VariantProbeName = Literal["injection", "authority", "sycophancy", "markdown", "batching", "order"]
@@ -66,7 +99,7 @@ class TriedProbe(Strict):
 
 
 class Injection(Strict):
-    """Judges drawn items once more with attacks in them (app/domain/attacks.py)."""
+    """Judges drawn items once more with attacks in them (app/domain/variants.py)."""
 
     probe: Literal["injection"]
     items: int = _Items
@@ -143,3 +176,48 @@ def measured(item: Item, probes: Collection[Probe]) -> dict[str, int]:
     text = item.output
     values = {"text.chars": len(text), "text.marked": int(is_marked(text))}
     return {name: values[name] for name in measures(probes)}
+
+
+_FAMILIES = {
+    "openai": r"gpt|chatgpt|davinci|o[134](?:-mini|-pro|-preview)?|openai",
+    "anthropic": r"claude|anthropic|opus|sonnet|haiku",
+    "google": r"gemini|gemma|palm|bard|google",
+    "meta": r"llama|codellama|meta",
+    "mistral": r"mistral|mixtral|ministral|codestral|magistral|devstral|pixtral|mistralai",
+    "qwen": r"qwen|qwq|alibaba",
+    "deepseek": r"deepseek",
+    "xai": r"grok|xai",
+    "cohere": r"command|aya|cohere",
+    "microsoft": r"phi|microsoft",
+    "nvidia": r"nemotron|nvidia",
+    "moonshot": r"kimi|moonshot|moonshotai",
+    "zhipu": r"glm|chatglm|zhipu|zai",
+    "amazon": r"nova|titan|amazon",
+    "ai21": r"jamba|jurassic|ai21",
+    "huggingface": r"smollm|zephyr|huggingfacetb",
+}
+_PATTERNS = {family: re.compile(rf"(?:{words})(?![a-z])") for family, words in _FAMILIES.items()}
+_BREAK = re.compile(r"[^a-z0-9.-]+")
+
+
+def family_of(name: str, overrides: Mapping[str, str] | None = None) -> str | None:
+    """Return the family of a model, from `overrides` or else from its name; None if it is unknown.
+
+    In `provider/model` the model counts first, and the family that a distilled or hosted model is named after first.
+    """
+    if overrides and name in overrides:
+        return overrides[name]
+    for part in reversed([part for part in _BREAK.split(name.lower()) if part]):
+        matches = [
+            (match.start(), family)
+            for family, words in _PATTERNS.items()
+            if (match := _at_word(words, part)) is not None
+        ]  # fmt: skip
+        if matches:
+            return min(matches)[1]
+    return None
+
+
+def _at_word(words: re.Pattern[str], part: str) -> re.Match[str] | None:
+    """Return the first match of the pattern that begins at the start of a word."""
+    return next((m for m in words.finditer(part) if m.start() == 0 or not part[m.start() - 1].isalpha()), None)

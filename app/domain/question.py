@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dicast.app.domain.fields import Id, MetadataName, Strict
 from dicast.app.domain.item import Item
+from dicast.app.domain.text import Id, MetadataName, Strict
 from dicast.errors import alternatives
 
 PAGE = 25

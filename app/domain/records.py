@@ -1,6 +1,6 @@
 """Items as programs have them: data frames, lists of records or texts, and other iterables.
 
-They are read as item files are (app/datasets/rows.py): the columns that an item has become its fields, all others its
+They are read as item files are (app/datasets/tables.py): the columns that an item has become its fields, all others its
 metadata, and without a column `id` the rows are numbered 1, 2, 3, ... In a list of records a name that is close to an
 item's field is taken for a typo, and rejected by the job's validation. Missing values (NaN, NaT, NA) are left out, or
 null in metadata; dates, times and decimals become text (ISO 8601); binary values are dropped; and an index called `id`
@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dicast.app.domain.item import FORMS, Item
-from dicast.app.domain.printable import printable
+from dicast.app.domain.text import printable
 
 MAX_RECORDS = 1_000_000
 """The most items that a job brings itself; more belong into a file."""

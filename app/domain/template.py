@@ -12,7 +12,8 @@ same place, so that no job fails on a slow machine that passes on a fast one. Th
 (`*`, `**`, `%`, calls, ranges, padding filters) do not exist.
 
 These counts are the first bound and not the only one: whatever they overlook meets the bounds on time and memory of the
-process that renders (app/rendering.py). Nothing else in production calls `rendered`, `arranged` or `check_template`.
+process that renders (app/submission/rendering.py). Nothing else in production calls `rendered`, `arranged` or
+`check_template`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from dicast.app.domain.conversation import Turn
 from dicast.app.domain.image import Image, display_name
-from dicast.app.domain.item import Item, ItemKind
+from dicast.app.domain.item import Item, ItemKind, Turn
 from dicast.app.domain.material import TemplateError, quote_lines
 from dicast.errors import alternatives
 

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.pieces import pieces
-from dicast.app.domain.plan import Lane
+from dicast.app.domain.plan import STANDARD, Intervals, Lane, pieces
 from dicast.app.domain.question import JobAnswer
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from dicast.app.ledger.records import stored_spec
-from dicast.app.ledger.states import JobState, UnitState
+from dicast.app.ledger.records import JobState, UnitState, stored_spec
 from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys

@@ -99,7 +99,7 @@ class LedgerKeys:
         return self.base.at("job", job, "kept")
 
     def board(self, job: str) -> str:
-        """string: a mark for each unit (app/domain/board.py), of jobs that decide by scores what is asked next"""
+        """string: a mark for each unit (app/domain/scoreboard.py), of jobs that decide by scores what is asked next"""
         return self.base.at("job", job, "board")
 
     def alias(self, task_id: str) -> str:

@@ -1,4 +1,7 @@
-"""Arguments and results of the ledger's verbs."""
+"""Arguments and results of the ledger's verbs.
+
+The states of jobs in the ledger, and what became of a unit that was to be revoked.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,34 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from dicast.app.domain.board import Layout
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane
+from dicast.app.domain.scoreboard import Layout
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.states import JobState
+
+
+class JobState(StrEnum):
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FINISHING = "finishing"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def ended(self) -> bool:
+        return self in {JobState.COMPLETED, JobState.CANCELLED, JobState.LOST}
+
+
+class UnitState(StrEnum):
+    """What became of a unit that was to be revoked."""
+
+    REVOKED = "revoked"
+    OPEN = "open"
+    ENDED = "ended"
+    GONE = "gone"
+    CANCELLED = "cancelled"
 
 
 class ClaimVerdict(StrEnum):

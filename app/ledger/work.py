@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dicast.app.ledger.keys import LedgerKeys
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.workers.policy.wanted import WaitingCalls
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys

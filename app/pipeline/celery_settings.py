@@ -11,8 +11,7 @@ from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HO
 from dicast.config.pools import Pools
 from dicast.config.settings import Settings
 from dicast.workers.admission.request import QUEUE_PREFIX
-from dicast.workers.broker.names import Names
-from dicast.workers.broker.profiles import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker
+from dicast.workers.broker.profiles import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, Names
 from dicast.workers.nodes.reaper import own_unacked
 from dicast.workers.runtime.steady_schedule import every
 from dicast.workers.store.keys import Keys

@@ -2,6 +2,8 @@
 
 Files are written before the ledger is, and writing a page or a report twice gives the same files. A process that dies
 in between therefore loses nothing: another one repeats the step.
+
+Reports a job's progress and its end to whoever waits for it.
 """
 
 from __future__ import annotations
@@ -13,33 +15,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
+from celery import Celery
 
 from dicast.app import logs
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import Agent
-from dicast.app.domain.pieces import pieces
+from dicast.app.domain.plan import pieces
 from dicast.app.domain.probes import measures
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
+from dicast.app.ledger.client import JobLost
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Ended, FinishFailed, JobRecord
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.held import ITEMS_TOGETHER, ItemsGone, stored_items
-from dicast.app.pipeline.inquiring import JobQuestions, can_answer
+from dicast.app.ledger.records import Ended, FinishFailed, JobRecord, JobStanding, JobState
+from dicast.app.pipeline.call_facts import Models, Stops
+from dicast.app.pipeline.calling_options import Continuation
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble
-from dicast.app.pipeline.messages import is_away
-from dicast.app.pipeline.places import Models, Stops
+from dicast.app.pipeline.messages import CONTROL_QUEUE, is_away
+from dicast.app.pipeline.question import JobQuestions, can_answer
 from dicast.app.pipeline.record import retry_until_available
+from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.pipeline.unwritten import UnwrittenPages, results_of
 from dicast.app.reports import files
-from dicast.app.reports.assessing import NoLibraries
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.ratings import keeps_ratings
-from dicast.app.reports.resuming import set_aside, write_items
+from dicast.app.reports.statistics import NoLibraries
+from dicast.app.reports.stored_items import keeps_ratings, set_aside, write_items
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ RETENTION_S = 7 * 86_400
 
 
 class Announces(Protocol):
-    """See `dicast.app.pipeline.announce.Announcer`."""
+    """See `dicast.app.pipeline.gather.Announcer`."""
 
     def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
         """Announce the end of a job and send its continuations, by task id. Blocks; may be called twice."""
@@ -364,3 +367,60 @@ def _calls_without_report(record: Mapping[str, str]) -> int:
 
 def _instant(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+class Announcer:
+    """Reports a job's end to the result backend and to monitors, and sends the tasks that follow it. `node` is this
+    worker's name."""
+
+    def __init__(self, app: Celery, node: str) -> None:
+        self._app, self._node = app, node
+
+    def announce(self, job_id: str, end: Ended, continuations: Mapping[str, str]) -> None:
+        """Announce the end of a job and send its continuations, by task id. Blocks; may be called twice."""
+        if end.lost:
+            self._app.backend.mark_as_failure(job_id, JobLost(job_id))
+            event = "task-failed"
+            fields: dict[str, Any] = {"exception": repr(JobLost(job_id)), "traceback": ""}
+        elif end.revoked:
+            self._app.backend.mark_as_revoked(job_id, end.revoked)
+            event, fields = "task-revoked", {"terminated": False, "signum": None, "expired": end.revoked == "expired"}
+        else:
+            self._app.backend.mark_as_done(job_id, end.report)
+            event, fields = "task-succeeded", {"result": f"<report of {job_id}>", "runtime": end.report["wall_s"]}
+        # Sent under this worker's name: a monitor lists every name that it receives as a worker.
+        routing = {"exchange": self._app.names.qualify("dicast"), "routing_key": self._app.names.qualify(CONTROL_QUEUE)}
+        with self._app.events.default_dispatcher(hostname=self._node) as events:
+            events.send(event, uuid=job_id, **routing, **fields)
+        for task_id, text in continuations.items():
+            Continuation.parse(task_id, text).send(self._app, job_id, CONTROL_QUEUE)
+
+
+class StoresProgress(Protocol):
+    """See `dicast.workers.runtime.result_backend.RedisBackend`."""
+
+    def store_progress(self, task_id: str, info: Mapping[str, Any]) -> bool:
+        """Store a running task's state. Blocks; changes nothing if the task's end is stored."""
+        ...
+
+
+class ProgressReports:
+    """Stores the progress of running jobs as the state of their tasks: `AsyncResult.state` is PROGRESS, and `.info` has
+    the counts of units. A job that has not changed since this process last stored it is skipped. Not safe to share
+    between event loops."""
+
+    def __init__(self, ledger: Ledger, backend: StoresProgress) -> None:
+        self._ledger, self._backend = ledger, backend
+        self._stored: dict[str, JobStanding] = {}
+
+    async def store(self, jobs: Sequence[str] | None = None) -> None:
+        """Store the progress of these jobs; with None, of all jobs that have not ended. Raises redis errors."""
+        names = list(await self._ledger.unfinished() if jobs is None else jobs)
+        standings = dict(zip(names, await self._ledger.standings(names), strict=True)) if names else {}
+        if jobs is None:
+            self._stored = {job: standing for job, standing in self._stored.items() if job in standings}
+        for job, standing in standings.items():
+            if standing is not None and self._stored.get(job) != standing:
+                for task_id in {job, *await self._ledger.continuations(job)}:  # a canvas waits under its own task id
+                    await asyncio.to_thread(self._backend.store_progress, task_id, standing._asdict())
+                self._stored[job] = standing

@@ -17,7 +17,7 @@ from dicast.app.domain.text import excerpt
 from dicast.app.ledger.records import JobRecord
 from dicast.app.providers.base import ImagePart
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.images import keep_image, kept_image
+from dicast.app.reports.stored_items import keep_image, kept_image
 
 CACHE_BYTES = 64_000_000
 """How many bytes of images in base64 a worker caches: the calls of one item's judges and dimensions come close

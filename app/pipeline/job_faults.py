@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.messages import is_away
 from dicast.app.reports.files import ResultsMismatch

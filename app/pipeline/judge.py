@@ -4,6 +4,8 @@ The guarantees rest on this order: the claim is written before the call (it reco
 given back as soon as the call has ended (ask.py), and the result is written with the claim's fence (settle.py). An
 unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored at once is
 kept on disk meanwhile.
+
+Claims a message's units. A claim records the intent to pay for their call.
 """
 
 from __future__ import annotations
@@ -13,25 +15,73 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Deployment
-from dicast.app.domain.plan import Unit
-from dicast.app.domain.stop import Stop
+from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.plan import Stop, Unit
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
-from dicast.app.pipeline.ask import ProviderCaller
-from dicast.app.pipeline.call import Call
-from dicast.app.pipeline.claim import Claimer
-from dicast.app.pipeline.endings import UNCLAIMABLE
-from dicast.app.pipeline.fail_fast import FailFast
-from dicast.app.pipeline.job_cache import JobCache
-from dicast.app.pipeline.next_steps import NextSteps
-from dicast.app.pipeline.places import Models, places_of
-from dicast.app.pipeline.settle import Outcomes
+from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
+from dicast.app.pipeline.call import ProviderCaller
+from dicast.app.pipeline.call_facts import Call, Models, NextSteps, places_of
+from dicast.app.pipeline.dead_nodes import DeadNodes
+from dicast.app.pipeline.outcomes import UNCLAIMABLE, Outcomes
+from dicast.app.pipeline.pool_trouble import FailFast
+from dicast.app.pipeline.record import Recorder, retry_until_available
+from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.request import Lease
+
+ClaimReply = tuple[JobState | None, Item | None, list[Claim]]
+
+
+class Claimer:
+    """Claims units on one event loop."""
+
+    def __init__(self, ledger: Ledger, recorder: Recorder, dead_nodes: DeadNodes) -> None:
+        self._ledger, self._recorder, self._dead_nodes = ledger, recorder, dead_nodes
+
+    async def claim(
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
+        *, early: bool = False,
+    ) -> ClaimReply:  # fmt: skip
+        """Claim units as `Ledger.claim` does, waiting for the store as long as necessary. If the caller is cancelled
+        meanwhile, the claim is given back."""
+        attempt = self._ledger.attempt()
+        claim = partial(self._ledger.claim, ref, token, positions, item, attempt, again_ms=again_ms, early=early)
+        claiming = asyncio.ensure_future(retry_until_available(claim))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._hand_back(ref, token, claiming))
+            raise
+
+    async def claim_from_dead_owner(
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int
+    ) -> ClaimReply:
+        """Look for dead nodes, then claim units that another node owns. A broker notices a death sooner than the nodes
+        do and redelivers the message before the unit is free. If the owner seems to be alive, the message comes again
+        when that node would count as silent."""
+        await retry_until_available(self._dead_nodes.deregister)
+        return await self.claim(ref, token, positions, item, again_ms=self._ledger.intervals.owner_silent_ms)
+
+    async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[ClaimReply]) -> None:
+        """Give a claim back that the store may still execute: other workers would count it as a paid call."""
+        done, _ = await asyncio.wait({claiming}, timeout=self._ledger.intervals.stopping_s)
+        if not done or claiming.exception() is not None:
+            claiming.cancel()
+            return
+        _, _, claims = claiming.result()
+        deferrals = [
+            Deferral(c.position, c.fence, c.attempts, c.requeues, unpaid=1)
+            for c in claims
+            if c.verdict is ClaimVerdict.RUN
+        ]
+        if deferrals:
+            await self._recorder.defer(ref, {}, deferrals, [Due(token, 0)])
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,12 @@ import logging
 from typing import Protocol
 
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import JobRecord
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.inquiring import can_answer
+from dicast.app.ledger.records import JobRecord, JobState
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.messages import is_away
+from dicast.app.pipeline.missing_pools import MissingPools
 from dicast.app.pipeline.plan import DatasetChanged, Planner, Publisher
-from dicast.app.pipeline.unserved import MissingPools
+from dicast.app.pipeline.question import can_answer
 from dicast.workers.system.supervision import watch
 
 logger = logging.getLogger(__name__)

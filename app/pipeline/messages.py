@@ -18,19 +18,17 @@ from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from dicast.app.domain.batching import batch_label
-from dicast.app.domain.deployments import Choice
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.image import image_tokens
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
-from dicast.app.domain.plan import Lane
+from dicast.app.domain.plan import Choice, Lane, batch_label
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
-from dicast.app.pipeline.places import Models
+from dicast.app.pipeline.call_facts import Models
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, SENT
-from dicast.workers.store.errors import is_passing
+from dicast.workers.store.connection import is_passing
 
 if TYPE_CHECKING:
     from dicast.app.pipeline.plan import PageMessages
@@ -73,7 +71,7 @@ FIRST_DEPLOYMENT = Choice(0, 0.0, False)
 
 
 class Chooser(Protocol):
-    """Chooses the deployment of each message where there is a choice (see `dicast.app.pipeline.route.Deployments`)."""
+    """Chooses the deployment of each message where there is a choice (see `dicast.app.pipeline.pools.Deployments`)."""
 
     async def choose(
         self, job: JobRecord, ref: PageRef, lane: Lane, tokens: Sequence[MessageId]

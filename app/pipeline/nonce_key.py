@@ -11,8 +11,8 @@ import secrets
 
 from dicast.config.settings import Settings
 from dicast.workers.store.connection import AsyncStoreClient
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch
 
 KEY_BYTES = 32
 

@@ -2,38 +2,180 @@
 
 A lane is planned page by page until its window is full. A page is written to the ledger before its messages are sent,
 and of two concurrent planners the ledger lets one win, so any process may plan at any time.
+
+Reads what a later stage of a panel needs from the earlier ones: the score board, or the opinions that a chief sees.
+
+A chief's opinions are read from pages that have been gathered into files. These are final, ordered by the positions of
+their lane, and the same for every reader, after any crash or repetition. Whoever gathers a page then has the later
+lanes planned, so a page that is not there yet does not have to be polled for.
+
+Decides how far the later judges of a panel may be planned, and which of their units end without a call.
+
+This is decided when a page is opened. The earlier judges' opinions on its items are final by then, so nothing that
+happens later could change the decision, and a unit that is not needed costs no message, claim or lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from dicast.app import datasets
+from dicast.app.domain import chief
 from dicast.app.domain.arrangement import arrangement_of
-from dicast.app.domain.item import Item, ItemSource
-from dicast.app.domain.pieces import PIECE_BYTES
-from dicast.app.domain.plan import Lane, Window, close_window, window
-from dicast.app.domain.stop import Stop
+from dicast.app.domain.chief import visible_opinions
+from dicast.app.domain.escalation import is_needed
+from dicast.app.domain.item import Item, ItemSource, VisibleOpinion
+from dicast.app.domain.plan import PIECE_BYTES, Lane, Stop, Window, close_window, window
+from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, Scoreboard, mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
-from dicast.app.pipeline import stages
-from dicast.app.pipeline.before import PagePlaces, StageInput, read_earlier_opinions
-from dicast.app.pipeline.endings import stopped_payload
-from dicast.app.pipeline.inquiring import JobQuestions
-from dicast.app.pipeline.places import Models, Stops, places_of
+from dicast.app.pipeline.call_facts import Models, Stops, places_of
+from dicast.app.pipeline.outcomes import no_opinions_payload, not_needed_payload, stopped_payload
+from dicast.app.pipeline.question import JobQuestions
 from dicast.app.pipeline.record import retry_until_available
-from dicast.app.reports.arranged import read_arranged
+from dicast.app.reports.files import read_page
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.resuming import earlier_results
+from dicast.app.reports.stored_items import earlier_results, read_arranged
 from dicast.errors import DicastError
+
+
+async def ended_board(ledger: Ledger, job: JobRecord, lane: Lane, items: range) -> Scoreboard:
+    """Return the board of the first items of a lane's next page, as far as all their units of earlier stages have
+    ended. Raises redis errors."""
+    board = await ledger.scoreboard(job, items.start, len(items))
+    earlier = [agent for other in job.lanes if other.stage < lane.stage for agent in other.agents]
+    count = sum(1 for _ in takewhile(lambda item: board.has_ended(item, earlier), items))
+    return Scoreboard(board.layout, board.lowest, board.first_item, count, board.data)
+
+
+def skipped_results(
+    job: JobRecord, lane: Lane, board: Scoreboard, items: Mapping[int, Item], positions: range, results: Container[int]
+) -> dict[int, bytes]:
+    """Return the results of units that are not needed, by position, except those that have `results` already."""
+    stages = job.stages
+    needed: dict[tuple[int, int, int], bool] = {}
+    skipped = {}
+    for position in positions:
+        unit = lane.unit(position)
+        judgment = unit.item, unit.agent, unit.dimension
+        if judgment not in needed:  # the same for all replicates
+            needed[judgment] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
+        if not needed[judgment] and position not in results:
+            skipped[position] = not_needed_payload(job, lane, position, items[unit.item])
+    return skipped
+
+
+def no_opinions_results(
+    job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: range, results: Container[int]
+) -> dict[int, bytes]:
+    """Return the results of a chief's units on which no other judge has an opinion, except those that have
+    `results`."""
+    ended = {}
+    for position in positions:
+        unit = lane.unit(position)
+        opinions = items[unit.item].opinions
+        criterion = job.spec.dimensions[unit.dimension].id
+        if (
+            opinions is not None
+            and position not in results
+            and chief.has_no_opinion(opinions, unit.replicate, criterion)
+        ):
+            ended[position] = no_opinions_payload(job, lane, position, items[unit.item])
+    return ended
+
+
+def earlier_marks(job: JobRecord, lane: Lane, results: Mapping[int, bytes]) -> list[tuple[int, int]]:
+    """Return the places and marks on the job's score board for results that exist when a page is opened."""
+    if not job.keeps_scoreboard:
+        return []
+    return [
+        (job.layout.place(unit), _mark(orjson.loads(payload)["opinion"], job.spec.dimensions[unit.dimension].scale.min))
+        for position, payload in results.items()
+        for unit in [lane.unit(position)]
+    ]
+
+
+def _mark(opinion: Mapping[str, object], scale_min: int) -> int:
+    if opinion.get("not_needed"):
+        return NOT_NEEDED
+    score = opinion.get("score")
+    return mark_of(score, scale_min) if isinstance(score, int) else ENDED
+
+
+PagePlaces = Mapping[str, tuple[int, int]]
+"""Maps the number of an earlier stage's lane to one of its pages and the position of that page's first unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What is known of the first `items` items of a page, whose earlier units have all ended. There is either a
+    `board`, or the `visible_opinions` of a chief, by item; `next_places` is where reading for the next page begins."""
+
+    items: int = 0
+    board: Scoreboard | None = None
+    visible_opinions: Mapping[int, list[VisibleOpinion]] = field(default_factory=dict)
+    next_places: PagePlaces | None = None
+
+    def view(self, number: int, item: Item) -> Item:
+        """Return the item as the judges of this stage see it."""
+        opinions = self.visible_opinions.get(number)
+        return item if opinions is None else item.model_copy(update={"opinions": opinions})
+
+
+def read_earlier_opinions(
+    results_dir: str, job: JobRecord, lane: Lane, item_range: range, places: PagePlaces
+) -> StageInput:
+    """Read the opinions that a chief sees of the first items of `item_range`: of as many as have all pages of
+    earlier stages gathered, and fit into one page. Blocks; raises OSError."""
+    opinions_by_item: dict[int, list[dict[str, Any]]] = {item: [] for item in item_range}
+    whole, next_places = item_range.stop, {}
+    for number, other in enumerate(job.lanes):
+        if other.stage < lane.stage:
+            page, first = places[str(number)]
+            next_places[str(number)], end = _add_lane_opinions(
+                results_dir, job, number, (page, first), opinions_by_item
+            )
+            whole = min(whole, end // other.units_per_item)
+    visible, size = {}, 0
+    for item in range(item_range.start, whole):
+        visible[item] = visible_opinions(job.spec, opinions_by_item[item])
+        size += sum(opinion.bytes for opinion in visible[item])
+        if size >= PIECE_BYTES:
+            break
+    return StageInput(items=len(visible), visible_opinions=visible, next_places=next_places)
+
+
+def _add_lane_opinions(
+    results_dir: str,
+    job: JobRecord,
+    number: int,
+    place: tuple[int, int],
+    opinions_by_item: Mapping[int, list[dict[str, Any]]],
+) -> tuple[tuple[int, int], int]:
+    """Add a lane's opinions on the items in `opinions_by_item`. Return the place of the first page that holds any of
+    them, and the position after the last one that was read."""
+    lane, (page, first), begin = job.lanes[number], place, place
+    start, stop = min(opinions_by_item) * lane.units_per_item, (max(opinions_by_item) + 1) * lane.units_per_item
+    while first < stop:
+        opinions = read_page(results_dir, job.id, job.incarnation, str(number), page)
+        if opinions is None:
+            break
+        for position, opinion in enumerate(opinions, first):
+            if start <= position < stop:
+                opinions_by_item[lane.unit(position).item].append(opinion)
+        page, first = page + 1, first + len(opinions)
+        if first <= start:
+            begin = page, first
+    return begin, first
 
 
 class DatasetChanged(DicastError, RuntimeError):
@@ -183,7 +325,7 @@ class Planner:
         results, read_to, failed, skipped = early
         rest = "" if first + units >= total else _cursor(first + units, source, read_to, inputs.next_places)
         ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
-        marks = stages.earlier_marks(job, lane, results)
+        marks = earlier_marks(job, lane, results)
         opened = await retry_until_available(
             lambda: self._ledger.open_page(
                 ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=skipped, marks=marks
@@ -208,7 +350,7 @@ class Planner:
                 pages = await self._ledger.first_pages(job)
                 places = {str(number): (page, 0) for number, page in enumerate(pages)}
             return await asyncio.to_thread(read_earlier_opinions, self._results_dir, job, lane, item_range, places)
-        board = await stages.ended_board(self._ledger, job, lane, item_range)
+        board = await ended_board(self._ledger, job, lane, item_range)
         return StageInput(items=board.items, board=board)
 
     async def _early_results(
@@ -221,11 +363,9 @@ class Planner:
             results, read_to = await asyncio.to_thread(
                 earlier_results, self._results_dir, job, lane, items, positions, read_to
             )
-        skipped = (
-            {} if inputs.board is None else stages.skipped_results(job, lane, inputs.board, items, positions, results)
-        )
+        skipped = {} if inputs.board is None else skipped_results(job, lane, inputs.board, items, positions, results)
         results |= skipped
-        no_opinions = stages.no_opinions_results(job, lane, items, positions, results)
+        no_opinions = no_opinions_results(job, lane, items, positions, results)
         results |= no_opinions
         stopped = {
             position: stopped_payload(job, lane, position, items[unit.item], stops[unit.agent])

@@ -16,10 +16,9 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Recorded, WriteVerdict
 from dicast.app.pipeline.gather import RETENTION_S, Gatherer
 from dicast.app.pipeline.messages import Messages, Sender
-from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.spool import Spool
-from dicast.workers.store.epoch import Epoch
-from dicast.workers.store.errors import is_passing
+from dicast.app.pipeline.record import Recorder, Spool
+from dicast.workers.store.connection import is_passing
+from dicast.workers.store.scripts import Epoch
 
 logger = logging.getLogger(__name__)
 

@@ -1,34 +1,153 @@
-"""Starts a submitted job: prepares its folder and items, freezes its limit and bounds, and plans its lanes."""
+"""Starts a submitted job: prepares its folder and items, freezes its limit and bounds, and plans its lanes.
+
+Copies people's ratings into the job's folder, where they are kept apart from everything that judges see.
+
+Writes a job's items in the order in which they are judged, where that differs from the order of their file.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
-from dicast.app import logs
-from dicast.app.domain.arrangement import arrangement_of
+from dicast.app import datasets, logs
+from dicast.app.domain.arrangement import Arrangement, arrangement_of
 from dicast.app.domain.deadlines import Bounds
-from dicast.app.domain.item import ItemSource
+from dicast.app.domain.image import ImageError
+from dicast.app.domain.item import Item, ItemSource, Rating
+from dicast.app.domain.plan import PIECE_BYTES
 from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import JobRecord
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.arranging import Arranging
+from dicast.app.ledger.records import JobRecord, JobState
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.held import ITEMS_TOGETHER
-from dicast.app.pipeline.inquiring import require_libraries
+from dicast.app.pipeline.images import image_storer
 from dicast.app.pipeline.job_faults import reporting_file_errors
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
-from dicast.app.pipeline.rated import Ratings
+from dicast.app.pipeline.question import require_libraries
 from dicast.app.pipeline.recovery import Recovery
+from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.pipeline.unwritten import UnwrittenPages
-from dicast.app.reports.assessing import SCORES, NoLibraries
-from dicast.app.reports.folders import begin
-from dicast.app.reports.resuming import read_items, set_aside
+from dicast.app.reports.folders import begin, own_folder
+from dicast.app.reports.statistics import SCORES, NoLibraries
+from dicast.app.reports.stored_items import (
+    ItemCountMismatch,
+    is_arranged,
+    keeps_ratings,
+    read_items,
+    set_aside,
+    write_arranged,
+    write_ratings,
+)
 from dicast.config.settings import Settings
 from dicast.workers.nodes.registry import Registry
+
+
+class Arranging:
+    """Arranges items, for one event loop; files are read and written in threads."""
+
+    def __init__(self, ledger: Ledger, results_dir: str) -> None:
+        self._ledger, self._results_dir = ledger, results_dir
+
+    async def arrange(self, job: JobRecord) -> None:
+        """Write the items of a job that is about to start into its folder, in the order in which they are judged. Does
+        nothing if they have been written, or are in that order already. Raises `DatasetChanged` if the file has changed
+        since the job was submitted, `DatasetError`, OSError."""
+        arrangement = arrangement_of(job.spec)
+        folder = own_folder(self._results_dir, job.id, job.incarnation)
+        if not arrangement.needed or await asyncio.to_thread(is_arranged, folder):
+            return
+        in_file = isinstance(job.spec.items, ItemSource)
+        items = _in_file(job) if in_file else await stored_items(self._ledger, job.id)
+        async with self._attended(job.id):
+            with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
+                await asyncio.to_thread(_write, folder, job, items, arrangement)
+
+    @contextlib.asynccontextmanager
+    async def _attended(self, job_id: str) -> AsyncIterator[None]:
+        """Mark the job as attended while the block runs: a million items take longer than the housekeeping waits before
+        it lets another worker start the job."""
+
+        over = asyncio.Event()
+
+        async def attend() -> None:
+            while not over.is_set():
+                await self._ledger.attended(job_id)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), self._ledger.intervals.unattended_ms / 3000)
+
+        attending = asyncio.ensure_future(attend())
+        try:
+            yield
+        finally:
+            over.set()
+            await asyncio.gather(attending, return_exceptions=True)
+
+
+def _write(folder: Path, job: JobRecord, items: Iterator[Item], arrangement: Arrangement) -> None:
+    plain: Iterator[Item] = (item.without(job.spec.rating_columns) for item in items)
+    if arrangement.images:
+        plain = map(image_storer(job, folder), plain)
+    chance = random.Random(arrangement.shuffle.seed if arrangement.shuffle is not None else 0)  # noqa: S311
+    try:
+        write_arranged(folder, plain, arrangement, chance, job.items)
+    except (ItemCountMismatch, ImageError) as error:
+        raise DatasetChanged(f"the items of job {job.id} have changed since it was submitted: {error}") from None
+    except FileNotFoundError:  # another worker has started the job meanwhile, and it has ended
+        if not is_arranged(folder):
+            raise
+
+
+def _in_file(job: JobRecord) -> Iterator[Item]:
+    source = job.spec.items
+    assert isinstance(source, ItemSource)
+    cursor, more = None, True
+    while more:
+        page, cursor = datasets.read_page(source, cursor, ITEMS_TOGETHER, PIECE_BYTES)
+        yield from page
+        more = cursor is not None
+    if job.fingerprint is not None and datasets.fingerprint(source) != job.fingerprint:
+        raise DatasetChanged(f"{source.path} has changed since job {job.id} was submitted")
+
+
+class Ratings:
+    """Stores ratings, on one event loop; files are read and written in threads."""
+
+    def __init__(self, ledger: Ledger, results_dir: str) -> None:
+        self._ledger, self._results_dir = ledger, results_dir
+
+    async def keep(self, job: JobRecord, fingerprint: str | None) -> None:
+        """Copy the ratings of a job that is about to start into its folder, unless they are there. `fingerprint`
+        belongs to the file of ratings. Raises `DatasetChanged` if the file has changed since the job was submitted,
+        `DatasetError`, OSError."""
+        place = self._results_dir, job.id, job.incarnation
+        if job.spec.ratings is None or await asyncio.to_thread(keeps_ratings, *place):
+            return
+        stored = None if isinstance(job.spec.items, ItemSource) else await stored_items(self._ledger, job.id)
+        ratings = _read_unchanged(job, stored, fingerprint)
+        with contextlib.suppress(ItemsGone):  # others have ended the job meanwhile
+            await asyncio.to_thread(write_ratings, *place, ratings)
+
+
+def _read_unchanged(job: JobRecord, stored: Iterator[Item] | None, fingerprint: str | None) -> Iterator[Rating]:
+    yield from (rating for rating, _ in datasets.read_ratings(job.spec, stored))
+    source, items = job.spec.ratings, job.spec.items
+    assert source is not None
+    if source.path is not None:
+        _check(job, datasets.file_of(source), fingerprint)
+    elif isinstance(items, ItemSource):
+        _check(job, items, job.fingerprint)
+
+
+def _check(job: JobRecord, source: ItemSource, before: str | None) -> None:
+    if before is not None and datasets.fingerprint(source) != before:
+        raise DatasetChanged(f"{source.path} has changed since job {job.id} was submitted")
+
 
 logger = logging.getLogger(__name__)
 

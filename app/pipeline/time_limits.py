@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.domain.plan import Lane
-from dicast.app.domain.stop import Stop
+from dicast.app.domain.plan import Lane, Stop
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Bounded, JobRecord, MessageId, OpenPage
-from dicast.app.pipeline.blame import Conditions, outage_text_of
-from dicast.app.pipeline.fail_fast import FailFast
+from dicast.app.pipeline.call_facts import Models, places_of
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Sender
-from dicast.app.pipeline.places import Models, places_of
-from dicast.workers.admission.outages import PoolCondition
+from dicast.app.pipeline.pool_trouble import Conditions, FailFast, outage_text_of
+from dicast.workers.admission.pool_state import PoolCondition
 
 
 class TimeLimits:

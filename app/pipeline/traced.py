@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Deferral, Due, JobRecord, MessageId, Recorded, UnitResult
-from dicast.app.pipeline.claim import Claimer, ClaimReply
+from dicast.app.pipeline.call_facts import NextSteps
 from dicast.app.pipeline.gather import Gatherer, GatherResult
-from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.judge import Claimer, ClaimReply, Judge
 from dicast.app.pipeline.messages import Messages
-from dicast.app.pipeline.next_steps import NextSteps
 from dicast.app.pipeline.pools import ServedPools
 from dicast.app.pipeline.record import Recorder
 from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
@@ -25,7 +24,7 @@ from dicast.app.tracing import HEADER, PUBLISHED, Tracer, current, trace_of
 from dicast.workers.admission import request
 
 if TYPE_CHECKING:
-    from dicast.app.domain.deployments import Choice
+    from dicast.app.domain.plan import Choice
     from dicast.app.pipeline.plan import PageMessages
     from dicast.config.pools import PoolSpec
 

@@ -17,7 +17,7 @@ from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.call import opinion_of
+from dicast.app.pipeline.call_facts import opinion_of
 from dicast.app.reports import files
 
 logger = logging.getLogger(__name__)

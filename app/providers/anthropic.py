@@ -12,13 +12,22 @@ import anthropic
 import httpx2
 import orjson
 
-from dicast.app.providers import envelope
+from dicast.app.providers import exchange as envelope
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
-from dicast.app.providers.envelope import MalformedBody
-from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, BoundedBodies, Connections, HttpResponse, rate_limit_headers, timeouts
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, UnsentClient, built_by
-from dicast.app.providers.redaction import Redactor
+from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
+from dicast.app.providers.http import (
+    NO_KEY,
+    BoundedBodies,
+    Connections,
+    DirectPost,
+    HttpResponse,
+    Post,
+    SdkPost,
+    UnsentClient,
+    built_by,
+    rate_limit_headers,
+    timeouts,
+)
 from dicast.config.pools import PoolSpec
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
@@ -34,7 +43,7 @@ class _HttpClient(BoundedBodies, anthropic.DefaultAioHttpClient):
 class AnthropicProvider:
     """Calls one pool through Anthropic's API. `timeout_s` bounds silences; the caller sets the total deadline.
 
-    Calls are sent as the SDK's `post` sends them (app/providers/posting.py). Its `messages.create` would send the same
+    Calls are sent as the SDK's `post` sends them (app/providers/http.py). Its `messages.create` would send the same
     bodies, but has lost the `temperature` that compatible servers and older models understand.
     """
 

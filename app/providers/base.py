@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.errors import DicastError
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]

@@ -4,24 +4,153 @@ Status codes (first match wins): an exhausted account, whatever the code -> QUOT
 rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
 redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200: an error under 200 is read
 as the status that it names, by a number (OpenRouter, Gemini) or by its kind (Anthropic). Names count in any case.
+
+Reading the JSON around a model's answer: strict, typed, and never raising anything but `MalformedBody`.
+
+Makes messages safe to log: one line without keys, judged texts and control characters.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
 import httpx2
 import orjson
 
-from dicast.app.domain.retry_after import retry_after_s
-from dicast.app.providers import envelope
+from dicast.app.domain.opinion import Usage
+from dicast.app.domain.retry import retry_after_s
+from dicast.app.domain.text import excerpt
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
-from dicast.app.providers.redaction import Redactor
+
+_MOST_TOKENS = 10**9
+_MAX_MODEL_CHARS = 200
+
+
+class MalformedBody(Exception):
+    """A response with status 200 that is no answer. The message says why and contains nothing of the body."""
+
+
+def decode(content: bytes) -> dict[str, Any]:
+    """Parse the body as a JSON object: no NaN, no invalid UTF-8, no lone surrogates, at most 1,024 levels deep."""
+    try:
+        envelope = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the body is no JSON ({error.msg[:60]})") from None
+    if not isinstance(envelope, dict):
+        raise MalformedBody("the body is no JSON object")
+    return envelope
+
+
+def error_in(body: dict[str, Any]) -> Any:
+    """Return the error in an answer, beside its choices or within the first of them; None if there is none."""
+    if body.get("error"):
+        return body["error"]
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return (first.get("error") or None) if isinstance(first, dict) else None
+
+
+def refuse_duplicate_keys(content: bytes) -> None:
+    """Raise `MalformedBody` if an object has a key twice: in answers that are JSON values within the envelope, the
+    later key would win silently."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise MalformedBody("a JSON object has the same key twice")
+
+    try:
+        json.loads(content, object_pairs_hook=unique)
+    except (ValueError, RecursionError):
+        raise MalformedBody("the body is no JSON") from None
+
+
+def text(value: Any, what: str) -> str:
+    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined."""
+    if isinstance(value, list):
+        parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
+        value = "".join(part for part in parts if isinstance(part, str))
+    if not isinstance(value, str):
+        raise MalformedBody(f"{what} is no text")
+    if not value:
+        raise MalformedBody(f"{what} is empty")
+    return value
+
+
+def mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedBody(f"{what} is no object")
+    return value
+
+
+def model(value: Any, requested: str) -> str:
+    """Return the name of the model that answered, or the requested one if that name is unusable."""
+    return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else requested
+
+
+def usage(value: Any, input_keys: tuple[str, ...], output_key: str) -> Usage:
+    """Return the tokens as reported; missing, negative and absurd numbers count as 0."""
+    report = value if isinstance(value, dict) else {}
+    return Usage(
+        input_tokens=sum(_tokens(report.get(key)) for key in input_keys), output_tokens=_tokens(report.get(output_key))
+    )
+
+
+def _tokens(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else 0
+
+
+MAX_MESSAGE_CHARS = 300
+_SHOWN_CHARS = 270  # leaves room for the note that something was cut off
+
+_MASK = "[hidden]"
+_SHORTEST_SECRET = 8
+_SHORTEST_ECHO = 12
+_SHORTEST_KEY_PIECE = 6
+_LOOKS_LIKE_A_KEY = re.compile(
+    r"(?i)\b(?:sk|pk|rk|gsk|xai|key|api[-_]?key)[-_:=][\w*.-]{4,}|\bbearer\s+\S+",
+)
+
+
+class Redactor:
+    """Cleans messages of a provider. `secrets` are the values that are sent with each call."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)
+
+    def clean(self, message: str, judged_text: str = "") -> str:
+        """Return `message` without pieces of a key (6 characters or more) or of the judged text (12 or more).
+
+        The result is one printable line of at most MAX_MESSAGE_CHARS characters.
+        """
+        cut = message[: 4 * _SHOWN_CHARS]
+        for secret in self._secrets:
+            cut = _without(cut, secret, _SHORTEST_KEY_PIECE)
+        cut = _LOOKS_LIKE_A_KEY.sub(_MASK, cut)
+        return excerpt(_without(cut[: 2 * _SHOWN_CHARS], judged_text, _SHORTEST_ECHO), _SHOWN_CHARS)
+
+
+def _without(message: str, source: str, shortest: int) -> str:
+    """Replace every run of at least `shortest` characters in `message` that also stands in `source`."""
+    pieces: list[str] = []
+    start = 0
+    while start < len(message):
+        end = start + shortest
+        if end <= len(message) and message[start:end] in source:
+            while end < len(message) and message[start : end + 1] in source:
+                end += 1
+            pieces.append(_MASK)
+            start = end
+        else:
+            pieces.append(message[start])
+            start += 1
+    return "".join(pieces)
+
 
 _EXHAUSTED = {
     # OpenAI: error.type or error.code
@@ -93,7 +222,7 @@ class Exchange:
             failure = self._status_failure(response, request.user)
         raise failure from None
 
-    def malformed(self, reason: envelope.MalformedBody, response: HttpResponse) -> ProviderFailure:
+    def malformed(self, reason: MalformedBody, response: HttpResponse) -> ProviderFailure:
         """Return the failure for a response with status 200 that is no answer; it may still report an error or a rate
         limit."""
         error = _error_of(response.content)
@@ -197,7 +326,7 @@ def _error_of(content: bytes) -> _Error:
         return _Error([], "")
     if isinstance(body, list) and len(body) == 1:  # Gemini's OpenAI-compatible API
         body = body[0]
-    error: Any = (envelope.error_in(body) or body.get("error", body)) if isinstance(body, dict) else {}
+    error: Any = (error_in(body) or body.get("error", body)) if isinstance(body, dict) else {}
     if isinstance(error, str):
         return _Error([], error)
     if not isinstance(error, dict):

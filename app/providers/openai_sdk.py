@@ -7,8 +7,16 @@ from typing import Any
 import httpx2
 import openai
 
-from dicast.app.providers.http import BoundedBodies, Connections, timeouts
-from dicast.app.providers.posting import DirectPost, Post, SdkPost, UnsentClient, built_by
+from dicast.app.providers.http import (
+    BoundedBodies,
+    Connections,
+    DirectPost,
+    Post,
+    SdkPost,
+    UnsentClient,
+    built_by,
+    timeouts,
+)
 from dicast.config.pools import PoolSpec
 
 ERRORS = (openai.OpenAIError,)

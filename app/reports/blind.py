@@ -23,10 +23,10 @@ from typing import Any
 
 import orjson
 
-from dicast.app.domain.rating import MAX_RATERS
-from dicast.app.reports.durable import replacing, sync_folder
+from dicast.app.domain.item import MAX_RATERS
+from dicast.app.reports.folders import replacing, sync_folder
 from dicast.errors import DicastError, alternatives
-from dicast.workers.system.private_files import make_folder, open_or_create
+from dicast.workers.system.files import make_folder, open_or_create
 
 FOLDER = "rating"
 RATINGS_FILE = "ratings.jsonl"

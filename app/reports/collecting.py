@@ -10,10 +10,9 @@ from typing import IO
 from pydantic import ValidationError
 
 from dicast.app.domain.report import Report, ResultFiles
-from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import NoResults, check_run, read_report, reading, write_report_file
-from dicast.app.reports.folders import job_folder, writing
-from dicast.app.reports.ratings import RATINGS, SUBMITTED
+from dicast.app.reports.folders import job_folder, replacing, writing
+from dicast.app.reports.stored_items import RATINGS, SUBMITTED
 from dicast.errors import DicastError
 
 OPTIONAL = (RATINGS, SUBMITTED, "panel.parquet", "probes.parquet", "report.html")

@@ -12,11 +12,10 @@ from typing import IO, Literal, get_args
 import orjson
 
 from dicast.app.domain.opinion import Opinion
-from dicast.app.domain.printable import cell
+from dicast.app.domain.text import cell
 from dicast.app.reports.columns import COLUMNS, as_text, kept_columns
-from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import read_opinions, read_report
-from dicast.app.reports.folders import job_folder
+from dicast.app.reports.folders import job_folder, replacing
 
 Format = Literal["csv", "jsonl", "parquet"]
 

@@ -17,6 +17,8 @@ How the folder is named, whose it is when an id is used again, and who may chang
 folders.py. Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of
 pages, then lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the
 lane's order of units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
+
+The newest errors of a running job, from the pages that have been gathered so far.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -38,10 +41,9 @@ from pydantic_core import PydanticSerializationError, to_json
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.probes import variant_probes
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
-from dicast.app.reports.durable import replacing, sync_folder
-from dicast.app.reports.folders import folder_name, job_folder, own_folder, run_of, writing
+from dicast.app.reports.folders import folder_name, job_folder, own_folder, replacing, run_of, sync_folder, writing
 from dicast.errors import DicastError
-from dicast.workers.system.private_files import make_folder
+from dicast.workers.system.files import make_folder
 
 if TYPE_CHECKING:
     from dicast.app.reports.columns import Columns
@@ -578,3 +580,56 @@ def _remove(folder: Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another has removed it, or a file of somebody else's is in it
         folder.rmdir()
+
+
+MOST_PAGES = 50
+"""The most pages that are read, newest first."""
+MOST_BYTES = 32 * 2**20
+"""The most bytes that are read in all."""
+
+
+def newest_errors(folder: Path, most: int) -> list[EvaluationError]:
+    """Return at most `most` errors of the job in a folder, from its newest pages, the last error of the newest page
+    first.
+
+    Errors of a page become visible once it is gathered. Pages that disappear in the meantime, as they do when the job
+    ends, are skipped.
+    """
+    errors: list[EvaluationError] = []
+    bytes_left = MOST_BYTES
+    for path, size in _newest(folder / PARTS)[:MOST_PAGES]:
+        bytes_left -= size
+        if bytes_left < 0 or len(errors) >= most:
+            break
+        with suppress(OSError, ValueError, LookupError):
+            errors += _errors(path, most - len(errors))
+    return errors
+
+
+def _newest(parts: Path) -> list[tuple[Path, int]]:
+    pages: list[tuple[int, str, int]] = []
+    for run in _entries(parts):
+        for entry in _entries(Path(run.path)) if run.is_dir(follow_symlinks=False) else ():
+            with suppress(OSError):
+                stat = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(".jsonl"):
+                    pages.append((stat.st_mtime_ns, entry.path, stat.st_size))
+    return [(Path(path), size) for _, path, size in sorted(pages, reverse=True)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _errors(path: Path, most: int) -> list[EvaluationError]:
+    """Return the last errors of a page, last first. The page's first line says how many errors it has."""
+    with path.open("rb") as file:
+        count = min(most, int(orjson.loads(file.readline())["errors"]))
+        if count <= 0:
+            return []
+        lines = file.readlines()
+    return [EvaluationError.model_validate_json(line) for line in reversed(lines[-count:])]

@@ -18,9 +18,9 @@ from pydantic.dataclasses import dataclass
 
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import evaluated, keep, keep_evaluated, learn_panels
 from dicast.app.reports.files import REPORT, ReportChanged, check_run
-from dicast.app.reports.ratings import RatingsChange
+from dicast.app.reports.statistics import evaluated, keep, keep_evaluated, learn_panels
+from dicast.app.reports.stored_items import RatingsChange
 from dicast.errors import DicastError
 
 MOST_OPINIONS = 300_000

@@ -11,6 +11,8 @@
 
 Several processes change a job's files: workers, `dicast report`, servers, and whoever was frozen and comes back late.
 Each writes what takes long beside, and then, `writing`, looks whether the folder is still that of the run it knows.
+
+Files that appear whole or not at all, and survive a loss of power.
 """
 
 from __future__ import annotations
@@ -28,9 +30,42 @@ from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
-from dicast.app.domain.fields import JobId
-from dicast.app.reports.durable import replacing, sync_folder
-from dicast.workers.system.private_files import make_folder, open_or_create
+from dicast.app.domain.text import JobId
+from dicast.workers.system.files import create, make_folder, open_or_create
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, private: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file that replaces `path` at the end of the block, synced. If the block fails, it leaves no trace.
+
+    Only the owner can read the file, unless `private` is false: then its mode follows the umask. A killed writer
+    leaves `<name>.<hex>.tmp` beside it. If several writers race, one of their files is there, whole. An OSError, such
+    as that of a full disk, names `path`.
+    """
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with create(beside) if private else beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(beside)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
 
 _JOB_ID: TypeAdapter[str] = TypeAdapter(JobId)
 _INCARNATION = "incarnation"

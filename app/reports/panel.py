@@ -25,13 +25,12 @@ import pyarrow.parquet as pq
 
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import CalibrationMap
-from dicast.app.domain.panel import commonest
-from dicast.app.domain.preference import combined_score
-from dicast.app.domain.printable import cell
+from dicast.app.domain.panel import combined_score, commonest
 from dicast.app.domain.report import DimensionReport, PanelCell, Report, ReportDimension
-from dicast.app.reports.durable import replacing
+from dicast.app.domain.text import cell
 from dicast.app.reports.files import changing, write_report_file
-from dicast.app.reports.ratings import read_ratings
+from dicast.app.reports.folders import replacing
+from dicast.app.reports.stored_items import read_ratings
 
 PANEL = "panel.parquet"
 OPINIONS = "opinions.parquet"

@@ -7,8 +7,9 @@
 All take a report (as `.get()` gives it, or a `Report`), or a job's id. An id is looked for in `results_dir`, by default
 what DICAST_RESULTS_DIR names; a report names its folder itself. They raise `NoResults`, or `ResultsAway` if the files
 cannot be seen from here.
+
+Shows reports in notebooks as HTML.
 """
-# ruff: noqa: PLC0415  (pandas and polars are loaded only by the functions that need them)
 
 from __future__ import annotations
 
@@ -16,15 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from dicast.app.domain.judge_statistics import JobStatistics
+from dicast.app.domain.judge_statistics import JobStatistics, StatisticRow, statistic_rows
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.report import Report
-from dicast.app.domain.statistic_rows import StatisticRow, statistic_rows
-from dicast.app.reports.assessing import compute
 from dicast.app.reports.collecting import ResultsAway, results_root
 from dicast.app.reports.files import NoResults, read_opinions, read_report
 from dicast.app.reports.folders import job_folder
-from dicast.app.reports.notebook import show_reports
+from dicast.app.reports.statistics import compute
 from dicast.config.settings import Settings, environment
 
 if TYPE_CHECKING:
@@ -32,9 +31,30 @@ if TYPE_CHECKING:
     import polars
 
 __all__ = [
-    "NoResults", "ResultsAway", "load_opinions", "load_report", "load_statistics", "statistics_frame", "to_pandas",
+    "NoResults",
+    "ResultsAway",
+    "load_opinions",
+    "load_report",
+    "load_statistics",
+    "statistics_frame",
+    "to_pandas",
     "to_polars",
-]  # fmt: skip
+]
+
+
+def show_reports() -> None:
+    """Make notebooks show a `Report` as HTML from now on."""
+    Report.as_html = _html
+
+
+def _html(report: Report) -> str:
+    from dicast.app.reports.html.page import fragment
+
+    return fragment(report)
+
+
+# ruff: noqa: PLC0415  (pandas and polars are loaded only by the functions that need them)
+
 
 show_reports()
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dicast.app.assessment.scores import (
+from dicast.app.analysis.estimates import Bools, Floats, Ints
+from dicast.app.analysis.scores import (  # fmt: skip
     DimensionScores,
     JobScores,
     Kinship,
@@ -27,18 +28,16 @@ from dicast.app.assessment.scores import (
     VariedItems,
     nothing,
     settled_orders,
-)  # fmt: skip
+)
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.escalation import is_audited
-from dicast.app.domain.families import family_of
+from dicast.app.domain.item import Rating
 from dicast.app.domain.panel import half_of
-from dicast.app.domain.probes import MEASURES, SelfPreference, measures, names, self_preference_probe
-from dicast.app.domain.rating import Rating
+from dicast.app.domain.probes import MEASURES, SelfPreference, family_of, measures, names, self_preference_probe
 from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.files import PROBES
-from dicast.app.reports.ratings import read_ratings
-from dicast.app.statistics.arrays import Bools, Floats, Ints
+from dicast.app.reports.stored_items import read_ratings
 from dicast.errors import DicastError, meant
 
 PARQUET = "opinions.parquet"

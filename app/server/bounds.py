@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dicast.app.access.scopes import Claims
-from dicast.app.cluster.cluster import ClusterStatus
-from dicast.app.cluster.errors import UnknownNode
+from dicast.app.cluster.cluster import ClusterStatus, UnknownNode
+from dicast.app.cluster.snapshot import SharedState
 from dicast.app.cluster.view import NodeStatus, NodeView
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.monitoring.snapshot import SharedState
 from dicast.app.server.errors import NotAllowed
 from dicast.app.server.parts import Parts
-from dicast.workers.admission.open_leases import OpenLease
+from dicast.workers.admission.leases import OpenLease
 from dicast.workers.admission.request import QUEUE_PREFIX
 
 

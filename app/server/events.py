@@ -21,7 +21,7 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from dicast.app.server.doors import still_admitted
+from dicast.app.server.guards import still_admitted
 from dicast.app.server.parts import parts_of
 
 LOOK_EVERY_S = 0.5

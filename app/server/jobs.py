@@ -1,9 +1,14 @@
-"""`/jobs`: submit, list, show, cancel, resume and delete jobs."""
+"""`/jobs`: submit, list, show, cancel, resume and delete jobs.
+
+`/jobs/{job}/events`: a job's progress as it happens.
+
+`/uploads`: stores files of items, which jobs may name.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,22 +17,22 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from dicast.app.access.scopes import Claims, Scope
-from dicast.app.doctor import waiting
-from dicast.app.domain.fields import MAX_JOB_ID_LENGTH
+from dicast.app.datasets.tables import ENDINGS
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.refusals import JobRefused, validated
+from dicast.app.domain.text import MAX_JOB_ID_LENGTH
 from dicast.app.ledger.client import JobStatus, UnknownJob
-from dicast.app.ledger.states import JobState
-from dicast.app.operations import jobs as operations
-from dicast.app.refusals import JobRefused, validated
+from dicast.app.ledger.records import JobState
+from dicast.app.operator import jobs as operations
+from dicast.app.operator import waiting
 from dicast.app.server.bounds import check_labels, check_pools, may_see
-from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import InvalidRequest, UnsupportedMediaType
-from dicast.app.server.idempotency import KEY_CHARS
-from dicast.app.server.parts import GivenParts, Parts
+from dicast.app.server.events import Stream, StreamEvent, event_id
+from dicast.app.server.guards import guarded_router, needs
+from dicast.app.server.parts import KEY_CHARS, GivenParts, Parts
 from dicast.app.submission import job_file
-from dicast.app.submission.calibrations import with_calibration
-from dicast.app.submission.rubrics import with_rubrics
+from dicast.app.submission.libraries import with_calibration, with_rubrics
 from dicast.config.pools import UnknownPool
 
 router = guarded_router("jobs")
@@ -252,3 +257,67 @@ def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
 def _view(status: JobStatus) -> JobView:
     names = JobView.model_fields.keys()
     return JobView(**{name: getattr(status, name) for name in names})
+
+
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+    204: {"description": "nothing more will happen, and the client has the last event"},
+}
+
+
+@router.get("/jobs/{job}/events", response_class=Response, responses=EVENTS)
+def job_events(request: Request, parts: GivenParts, claims: Reader, job: JobName) -> Response:
+    """Stream the view of `GET /jobs/{job}` whenever it changes, as events named `progress`, and `ended` at the end."""
+
+    def view() -> tuple[dict[str, Any], bool]:
+        job_view = read_job(parts, claims, job)
+        return job_view.model_dump(mode="json"), job_view.state.ended
+
+    def changes(last: str | None) -> Iterator[StreamEvent]:
+        try:
+            current, ended = view()
+        except UnknownJob as error:
+            yield StreamEvent("gone", {"id": job, "detail": str(error)}, last=True)
+            return
+        if ended or event_id(current) != last:
+            yield StreamEvent("ended" if ended else "progress", current, last=ended)
+
+    current, ended = view()
+    if ended and request.headers.get("last-event-id") == event_id(current):
+        return Response(status_code=204)  # which keeps an EventSource from coming back
+    return Stream(request, changes)
+
+
+UPLOAD_S = 3600.0
+
+
+class UploadedFile(BaseModel):
+    """A stored file. A job names it as `items: {path: ...}`."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_ENDINGS = "^(" + "|".join(ending.replace(".", r"\.") for ending in ENDINGS) + ")$"
+
+
+@router.post("/uploads", status_code=201, openapi_extra=_BODY)
+async def upload(
+    request: Request,
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=None, body_s=UPLOAD_S)],
+    ending: Annotated[str, Query(pattern=_ENDINGS, description="what kind of file it is")],
+) -> UploadedFile:
+    """Store the body as a file of items. The same file again has the same path."""
+    length = request.headers.get("content-length", "")
+    stored = await parts.uploads.take(request.stream(), ending, int(length) if length.isdecimal() else 0)
+    outcome = "done" if stored.is_new else "nothing to do"
+    await run_in_threadpool(parts.record, claims, "upload", stored.path, outcome, {"bytes": stored.bytes})
+    return UploadedFile(path=stored.path, bytes=stored.bytes, sha256=stored.sha256)

@@ -1,29 +1,39 @@
-"""`/status`, `/metrics`, `/grafana/dashboard`: the installation at a glance, for people and for monitors."""
+"""`/status`, `/metrics`, `/grafana/dashboard`: the installation at a glance, for people and for monitors.
+
+`/session`: the caller's identity and rights, so that a page can show what the caller may do.
+
+`/healthz`, `/readyz`: for orchestrators and load balancers. They need no token and reveal nothing internal.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Request
+from kombu.exceptions import OperationalError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
+from redis.exceptions import RedisError
 from starlette.responses import JSONResponse, Response
 
 from dicast import config
 from dicast.app.access.scopes import Claims, Scope
-from dicast.app.monitoring.demand import pool_demand_metrics
-from dicast.app.monitoring.metrics import node_metrics, pool_metrics
-from dicast.app.monitoring.snapshot import read_shared
+from dicast.app.cluster.metrics import node_metrics, pool_demand_metrics, pool_metrics
+from dicast.app.cluster.snapshot import read_shared
 from dicast.app.server.bounds import may_see, sees_pool, visible_state
-from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import PathNotFound
+from dicast.app.server.guards import guarded_router, needs
 from dicast.app.server.parts import GivenParts, Parts
+from dicast.app.server.problems import AGAIN, problem
 from dicast.workers.admission.pool_state import findings
+from dicast.workers.store.connection import connect
 
 router = guarded_router("overview")
 
@@ -138,3 +148,90 @@ def dashboard(_: Looker) -> Response:
 def description(request: Request, _: Annotated[Claims, needs()]) -> Response:
     """Serve the OpenAPI description of this interface."""
     return JSONResponse(request.app.openapi())
+
+
+session_router = guarded_router("session")
+
+Anybody = Annotated[
+    Claims, needs(Scope.JOB_READ, Scope.JOB_SUBMIT, Scope.POOL_ADMIN, Scope.NODE_ADMIN, Scope.RATING_WRITE)
+]
+
+
+class Session(BaseModel):
+    """The subject of a token, and what it is for. Without tokens every caller is `local` and may do everything."""
+
+    subject: str
+    scopes: list[Scope]
+    pools: list[str] | None = Field(description="that its jobs may use; null: all")
+    expires_at: float | None = Field(description="unix seconds; null: never")
+    now: float = Field(description="unix seconds, by the store's clock")
+    require_auth: bool
+    installation: str
+    version: str
+
+
+@session_router.get("/session")
+def session(parts: GivenParts, claims: Anybody) -> Session:
+    """Show whose token this is, what it is for, and when it expires."""
+    return Session(
+        subject=claims.subject, scopes=sorted(claims.scopes),
+        pools=None if claims.pools is None else sorted(claims.pools),
+        expires_at=claims.expires_at if math.isfinite(claims.expires_at) else None,
+        now=parts.dicast.ledger.wall_ms() / 1000, require_auth=parts.require_auth,
+        installation=parts.dicast.settings.namespace, version=VERSION,
+    )  # fmt: skip
+
+
+health_router = guarded_router("health")
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    alive: bool = True
+
+
+class Ready(BaseModel):
+    """Everything that requests need can be reached."""
+
+    ready: bool = True
+
+
+@health_router.get("/healthz")
+async def healthz(_: Annotated[Claims, needs(rate=0)]) -> Alive:
+    """Answer as long as this process is alive; nothing else is checked."""
+    return Alive()
+
+
+@health_router.get("/readyz", response_model=Ready)
+def readyz(parts: GivenParts, _: Annotated[Claims, needs(rate=0)]) -> Ready | Response:
+    """Answer whether requests can be served; else 503, with what cannot be reached."""
+    missing = [name for name, reached in (("store", _store), ("broker", _broker), ("uploads", _uploads))
+               if not reached(parts)]  # fmt: skip
+    if missing:
+        return problem(503, "not-ready", f"cannot be reached: {', '.join(missing)}", missing, AGAIN)
+    return Ready()
+
+
+def _store(parts: Parts) -> bool:
+    try:
+        with connect(parts.dicast.store_url, retries=0) as client:
+            return bool(client.ping())
+    except (RedisError, OSError):
+        return False
+
+
+def _broker(parts: Parts) -> bool:
+    if parts.dicast.broker.is_store:
+        return True
+    try:
+        with parts.dicast.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, timeout=2)
+        return True
+    except (OperationalError, OSError):
+        return False
+
+
+def _uploads(parts: Parts) -> bool:
+    folder: Path = parts.uploads.folder
+    return os.access(folder if folder.exists() else folder.parent, os.W_OK)

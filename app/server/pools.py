@@ -8,10 +8,10 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from dicast.app.access.scopes import Claims, Scope
-from dicast.app.operations import pools as operations
+from dicast.app.operator import pools as operations
 from dicast.app.server.bounds import check_pools, check_unbound, sees_pool, visible_state
-from dicast.app.server.doors import guarded_router, needs
 from dicast.app.server.errors import InvalidRequest
+from dicast.app.server.guards import guarded_router, needs
 from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("pools")

@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 from starlette.responses import FileResponse, Response
 
 from dicast.app.access.scopes import Claims, Scope
-from dicast.app.domain.fields import MAX_ID_LENGTH, Id
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import Report
-from dicast.app.operations.rating import added_ratings, draw_queue, forget_ratings, queue_of_file
+from dicast.app.domain.text import MAX_ID_LENGTH, Id
+from dicast.app.operator.rating import added_ratings, draw_queue, forget_ratings, queue_of_file
 from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate, Queue
 from dicast.app.reports.finishing import keep_ratings
-from dicast.app.reports.ratings import RatingsChange
-from dicast.app.server.doors import guarded_router, needs
+from dicast.app.reports.stored_items import RatingsChange
 from dicast.app.server.errors import RatingNotDone
+from dicast.app.server.guards import guarded_router, needs
 from dicast.app.server.jobs import JobName, Reader, Submitter
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.server.results import JSONL, place_of

@@ -1,7 +1,12 @@
-"""`dicast serve`: runs the HTTP interface at an address, until it is stopped."""
+"""`dicast serve`: runs the HTTP interface at an address, until it is stopped.
+
+A timeout for request headers: uvicorn waits for them without end, so that a client that opens connections and sends
+nothing, or one byte now and then, could lock out everybody else.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -10,15 +15,47 @@ from contextlib import contextmanager
 
 import uvicorn
 from redis.exceptions import RedisError
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dicast.app.access.store_users import StoreUsersUnavailable
 from dicast.app.application import Dicast
+from dicast.app.server.guards import LOOPBACK_NAMES, is_loopback
 from dicast.app.server.interface import create_server
-from dicast.app.server.origins import LOOPBACK_NAMES, is_loopback
-from dicast.app.server.patience import HEADERS_S, TimeoutProtocol
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.system.supervision import supervised_thread
+
+HEADERS_S = 15.0
+
+
+class TimeoutProtocol(H11Protocol):
+    """uvicorn's protocol, which closes a connection if no complete request headers arrive within `HEADERS_S` after its
+    beginning or after the last answer."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(HEADERS_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dicast.app import datasets
 from dicast.app.domain.image import Image
 from dicast.app.domain.item import Item, ItemSource, JudgedKind
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.refusals import JobRefused
+from dicast.app.domain.refusals import JobRefused
 from dicast.config.pools import PoolSpec
 
 MAX_INLINE_BYTES = 50_000_000

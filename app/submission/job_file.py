@@ -21,15 +21,13 @@ from typing import Any, Literal
 import yaml
 from yaml.composer import Composer
 
-from dicast.app.datasets.kinds import located
+from dicast.app.datasets.tables import located
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.printable import printable
-from dicast.app.submission.calibrations import calibration_in, with_calibration
+from dicast.app.domain.text import printable
 from dicast.app.submission.images import with_images
-from dicast.app.submission.rubrics import rubric, with_rubrics
-from dicast.app.submission.templates import with_template
-from dicast.config.nearest import nearest_file
+from dicast.app.submission.libraries import calibration_in, rubric, with_calibration, with_rubrics, with_template
+from dicast.config.settings import nearest_file
 from dicast.errors import DicastError
 
 MAX_BYTES = 16 * 1024 * 1024

@@ -12,17 +12,16 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from dicast.app import datasets
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.item import NOBODY_NAMED, Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.printable import cell
-from dicast.app.domain.rating import NOBODY_NAMED
 from dicast.app.domain.report import Report
-from dicast.app.reports.assessing import MISSING, NoLibraries
-from dicast.app.reports.durable import replacing
+from dicast.app.domain.text import cell
+from dicast.app.reports.folders import replacing
+from dicast.app.reports.statistics import MISSING, NoLibraries
 from dicast.errors import DicastError, alternatives
 
 if TYPE_CHECKING:
-    from dicast.app.statistics.sampling import Sample
+    from dicast.app.analysis.sampling import Sample
 
 ITEMS_TOGETHER = 500
 NO_VALUE = "(none)"
@@ -75,7 +74,7 @@ def write_sample(job: EvaluationJob, options: SampleOptions, out: Path) -> int:
 
 
 def _draw(job: EvaluationJob, options: SampleOptions, rng: Any) -> tuple[Sample, int]:
-    from dicast.app.statistics.sampling import draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
+    from dicast.app.analysis.sampling import draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
 
     try:
         if options.disagreed is not None:

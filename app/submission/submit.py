@@ -1,4 +1,7 @@
-"""From a caller's job to the ledger: checked as a whole, stored as a whole, or refused with a reason."""
+"""From a caller's job to the ledger: checked as a whole, stored as a whole, or refused with a reason.
+
+Checks that a job can try out what its probes ask for.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,41 @@ from dicast.app import datasets
 from dicast.app.domain.arrangement import ExpectedItems, arrangement_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.escalation import stages_of
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource, RatingCounts
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.plan import Lane, lanes
-from dicast.app.domain.probes import count_variants
-from dicast.app.domain.rating import RatingCounts
+from dicast.app.domain.probes import count_variants, variant_probes
+from dicast.app.domain.refusals import JobRefused, validated
 from dicast.app.domain.text import excerpt
 from dicast.app.ledger.client import LedgerClient
-from dicast.app.refusals import JobRefused, validated
-from dicast.app.submission.calibrations import calibration_warnings, with_calibration
 from dicast.app.submission.images import ItemInspector, with_absolute_paths
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
-from dicast.app.submission.probing import check_probes
-from dicast.app.submission.rubrics import with_rubrics
-from dicast.app.submission.templates import Trials
+from dicast.app.submission.libraries import Trials, calibration_warnings, with_calibration, with_rubrics
 from dicast.app.tracing import HEADER, Tracer, current
 from dicast.config.pools import PROVIDERS, Pools, PoolSpec, UnknownPool
 from dicast.config.settings import Settings
 from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
+
+
+def check_probes(job: EvaluationJob, lanes: Sequence[Lane]) -> None:
+    """Raise `JobRefused` for a probe that would compare a thing with itself, or that would never be reached."""
+    if job.question is not None and (probes := variant_probes(job.probes)):
+        raise JobRefused(
+            f"probes: {probes[0].probe!r} is tried out behind all items, and a job with a question ends before; "
+            "ask it in a job of its own"
+        )
+    for probe in variant_probes(job.probes):
+        if probe.probe not in ("batching", "order"):
+            continue
+        if len(job.dimensions) < 2:
+            raise JobRefused(f"probes: {probe.probe!r} needs two dimensions or more, got {len(job.dimensions)}")
+        single = [job.agents[at].name for lane in lanes if not lane.batched for at in lane.agents]
+        if single:
+            raise JobRefused(
+                f"probes: {probe.probe!r} needs judges that are asked for all dimensions in one call, and "
+                f"{single[0]!r} is not (say `batching: true`, on pools with structured output)"
+            )
 
 
 def check_job(job: EvaluationJob | Mapping[str, Any]) -> EvaluationJob:
@@ -244,7 +263,7 @@ def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
     field = field_needing_libraries(job)
     if not field or not living:
         return None
-    from dicast.app.reports.assessing import INSTALL, SCORES  # noqa: PLC0415  takes long to load
+    from dicast.app.reports.statistics import INSTALL, SCORES  # noqa: PLC0415  takes long to load
 
     if not all(SCORES in node.missing_extras for node in living):
         return None

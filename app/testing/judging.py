@@ -15,15 +15,14 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.fields import MAX_ID_LENGTH
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import EvaluationError, Opinion
-from dicast.app.domain.printable import printable
 from dicast.app.domain.report import Report
+from dicast.app.domain.text import MAX_ID_LENGTH, printable
 from dicast.app.ledger.client import JobLost
-from dicast.app.ledger.states import JobState
-from dicast.app.operations.jobs import cancel, send
+from dicast.app.ledger.records import JobState
+from dicast.app.operator.jobs import cancel, send
 from dicast.app.reports.collecting import results_root
 from dicast.app.reports.files import read_opinions
 from dicast.app.reports.folders import job_folder
@@ -161,7 +160,7 @@ class Judging:
     def start(self) -> None:
         """Start the local store and worker if `local` is set, unless they run."""
         if self._local:
-            from dicast.app.stack import LocalStack  # noqa: PLC0415  (takes long to load)
+            from dicast.app.operator.stack import LocalStack  # noqa: PLC0415  (takes long to load)
 
             self._local = False
             places = [place for agent in self.template.agents for place in agent.choices]

@@ -152,7 +152,7 @@ def _timeout_s(config: pytest.Config) -> float:
 
 
 def _suggestion(path: Path) -> str:
-    from dicast.config.nearest import nearest_file  # noqa: PLC0415  (nothing of Dicast is imported without need)
+    from dicast.config.settings import nearest_file  # noqa: PLC0415  (nothing of Dicast is imported without need)
 
     near = nearest_file(path)
     return f"; did you mean {near}?" if near else ""

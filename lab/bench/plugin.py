@@ -19,8 +19,8 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.domain.report import Report
-from dicast.app.operations.jobs import send
-from dicast.app.stack import LocalStack
+from dicast.app.operator.jobs import send
+from dicast.app.operator.stack import LocalStack
 
 ROOT = Path(__file__).parents[2]
 LIMIT, LATENCY_S = 20, 0.2

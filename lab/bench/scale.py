@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from dicast.app.ledger.client import JobStatus
-from dicast.app.operations.jobs import cancel
+from dicast.app.operator.jobs import cancel
 from dicast.app.pipeline.messages import CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
 from lab.bench.pipeline import Figures, Machine

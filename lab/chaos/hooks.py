@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import dicast.app.ledger.ledger
-import dicast.app.pipeline.ask
+import dicast.app.pipeline.call
 import dicast.app.pipeline.judge
 import dicast.app.pipeline.messages
-import dicast.app.pipeline.spool
-import dicast.app.reports.durable
+import dicast.app.pipeline.record
 import dicast.app.reports.files
+import dicast.app.reports.folders
 from dicast.app.application import app
 
 POINTS = {
     "after-acquire": (dicast.app.pipeline.judge.Judge, "_claim", "before"),
     "after-claim": (dicast.app.ledger.ledger.Ledger, "claim", "after"),
-    "after-answer": (dicast.app.pipeline.ask.ProviderCaller, "_read_single", "before"),
+    "after-answer": (dicast.app.pipeline.call.ProviderCaller, "_read_single", "before"),
     "after-store": (dicast.app.ledger.ledger.Ledger, "record", "after"),
     "before-complete": (dicast.app.ledger.ledger.Ledger, "complete", "before"),
     "after-complete": (dicast.app.ledger.ledger.Ledger, "complete", "after"),
@@ -89,7 +89,7 @@ if "CHAOS_ARM" in os.environ:
 
 def _fill(full: Path) -> None:
     """Have every file that must appear whole be refused while the disk is said to be full."""
-    original = dicast.app.reports.durable.replacing
+    original = dicast.app.reports.folders.replacing
 
     @contextlib.contextmanager
     def replacing(path: Path, **options: Any) -> Iterator[IO[bytes]]:
@@ -98,7 +98,7 @@ def _fill(full: Path) -> None:
         with original(path, **options) as file:
             yield file
 
-    for module in (dicast.app.reports.durable, dicast.app.reports.files, dicast.app.pipeline.spool):
+    for module in (dicast.app.reports.folders, dicast.app.reports.files, dicast.app.pipeline.record):
         module.replacing = replacing
 
 

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import redis
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos import shapes
 from lab.chaos.books import compare
 from lab.chaos.canaries import SECRETS, TEXT, found_in

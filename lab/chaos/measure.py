@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos.installation import LIMIT, POOLS, Installation, a_job
 from lab.chaos.invariants import provider_log
 from tests.e2e.cluster import Worker, until

@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         "a look at a question is at the scores that grow",
-        "app/pipeline/inquiring.py",
+        "app/pipeline/question.py",
         "return self.scores[:]",
         "return self.scores",
     ),
@@ -282,13 +282,13 @@ MUTANTS = (
     ),
     Mutant(
         "a rate limit spends an attempt",
-        "app/pipeline/settle.py",
+        "app/pipeline/outcomes.py",
         'spent=int(decision.spends == "attempt")',
         "spent=1",
     ),
     Mutant(
         "a probe of a pool that is down spends an attempt",
-        "app/pipeline/settle.py",
+        "app/pipeline/outcomes.py",
         "pool_down=attribution.pool_down,",
         "pool_down=False,",
     ),
@@ -319,10 +319,10 @@ MUTANTS = (
     Mutant(
         "messages are acknowledged before the work",
         "app/tasks.py",
-        '    Request = "dicast.app.commands.requests:UnitRequest"\n    acks_late = True',
-        '    Request = "dicast.app.commands.requests:UnitRequest"\n    acks_late = False',
+        '    Request = "dicast.app.operator.requests:UnitRequest"\n    acks_late = True',
+        '    Request = "dicast.app.operator.requests:UnitRequest"\n    acks_late = False',
     ),
-    Mutant("a worker leaves before its pool", "workers/runtime/bootsteps.py", "insert(0, self)", "append(self)"),
+    Mutant("a worker leaves before its pool", "workers/runtime/duties.py", "insert(0, self)", "append(self)"),
     Mutant(
         "a node that is not heard may claim",
         "app/ledger/claim.lua",
@@ -451,7 +451,7 @@ MUTANTS = (
     ),
     Mutant(
         "a spool has two heirs",
-        "app/pipeline/spool.py",
+        "app/pipeline/record.py",
         "        yield True\n",
         "        fcntl.flock(lock, fcntl.LOCK_UN)\n        yield True\n",
     ),
@@ -470,7 +470,7 @@ MUTANTS = (
     ),
     Mutant(
         "errors of independent values are summed",
-        "app/statistics/means.py",
+        "app/analysis/means.py",
         "float(np.hypot(self.error, other.error))",
         "self.error + other.error",
     ),
@@ -480,7 +480,7 @@ MUTANTS = (
     ),
     Mutant(
         "a question's item that takes long is passed over",
-        "app/pipeline/inquiring.py",
+        "app/pipeline/question.py",
         "        if not board.has_ended(item, agents):\n            break\n",
         "        if not board.has_ended(item, agents):\n            continue\n",
     ),
@@ -505,7 +505,7 @@ MUTANTS = (
     ),
     Mutant(
         "a unit whose workers died is not counted as lost",
-        "app/pipeline/endings.py",
+        "app/pipeline/outcomes.py",
         "REQUESTED_ENDS = frozenset({ClaimVerdict.CANCELLED,",
         "REQUESTED_ENDS = frozenset({ClaimVerdict.POISON, ClaimVerdict.CANCELLED,",
     ),

@@ -24,9 +24,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dicast.app.cluster.errors import UnknownNode
+from dicast.app.cluster.cluster import UnknownNode
 from dicast.app.cluster.view import NodeStatus, NodeView
-from dicast.workers.admission.holders import read_holder
+from dicast.workers.admission.leases import read_holder
 from dicast.workers.store.embedded import ensure_running, stop
 from tests.e2e.cluster import Cluster, Simulated, Worker, a_job, until
 

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from dicast.app.ledger.client import JobStatus, UnknownJob
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos.installation import Installation, a_job
 from lab.chaos.shapes import fewest_batches
 from tests.e2e.cluster import until

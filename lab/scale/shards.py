@@ -25,7 +25,7 @@ from dicast.app.ledger.records import ClaimVerdict, MessageId, UnitResult, Write
 from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from dicast.workers.store.connection import AsyncStoreClient, StoreClient, connect, connect_async
 from dicast.workers.store.keys import Keys, encode
 from lab.bench.admission import parameters

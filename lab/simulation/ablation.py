@@ -12,23 +12,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dicast.workers.policy import adaptive, adaptive_findings, diagnosis
-from dicast.workers.policy.accepted_later import AcceptedLater
+from dicast.workers.policy import adaptive, diagnosis
+from dicast.workers.policy import adaptive as adaptive_findings
 from dicast.workers.policy.adaptive import Adaptive
-from dicast.workers.policy.budgets.budget import Budget
-from dicast.workers.policy.budgets.hidden import HiddenWindow
-from dicast.workers.policy.budgets.nature import Nature
-from dicast.workers.policy.budgets.told import ReportedBudgets
-from dicast.workers.policy.budgets.trust import Trust
+from dicast.workers.policy.adaptive_state import AcceptedLater, Growth, LatencyWatch, Timescales, TopRefusals
+from dicast.workers.policy.breaker import Failures
+from dicast.workers.policy.budget import Budget, Nature, Trust
+from dicast.workers.policy.budgets import HiddenWindow, ReportedBudgets
 from dicast.workers.policy.diagnosis import Cause, Diagnosis
-from dicast.workers.policy.failures import Failures
-from dicast.workers.policy.growth import Growth
 from dicast.workers.policy.headers import NO_READINGS
-from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.timescales import Timescales
-from dicast.workers.policy.top_refusals import TopRefusals
 
 ENOUGH = 0.005
 ENOUGH_UNITS, ENOUGH_LATENCY = 3, 0.05

@@ -13,9 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, release
-from dicast.workers.policy.events import Cost, Event
-from dicast.workers.policy.fairness import in_turn
+from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, in_turn, release
+from dicast.workers.policy.calls import Cost, Event
 from dicast.workers.policy.governor import GovernorState, PoolGovernor
 from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase, Parameters

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dicast.app.assessment.scores import DimensionScores, People
-from dicast.app.assessment.voices import rater_statistics
-from dicast.app.domain.figure import Figure
+from dicast.app.analysis.estimates import Bools, Floats, Ints
+from dicast.app.analysis.raters import rater_statistics
+from dicast.app.analysis.scores import DimensionScores, People
+from dicast.app.domain.judge_statistics import Figure
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import ReportDimension
-from dicast.app.statistics.arrays import Bools, Floats, Ints
 
 ITEMS, RATED, AUDIT = 1000, 400, 0.2
 HARD, STRICT = 0.4, 0.8

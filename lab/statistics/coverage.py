@@ -15,16 +15,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
-from dicast.app.statistics.alpha import alpha
-from dicast.app.statistics.arrays import Floats, Ints
-from dicast.app.statistics.estimates import Estimate, Result, Unknown
-from dicast.app.statistics.groups import compare_groups
-from dicast.app.statistics.independence import error_correlation
-from dicast.app.statistics.means import mean
-from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share, powered_win_rate
-from dicast.app.statistics.questions import AtLeast, Inquiry
-from dicast.app.statistics.sampling import draw_sample, draw_weighted
+from dicast.app.analysis.agreement import alpha, inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.combining import error_correlation
+from dicast.app.analysis.estimates import Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.groups import compare_groups
+from dicast.app.analysis.means import mean
+from dicast.app.analysis.powered import powered_difference, powered_mean, powered_share, powered_win_rate
+from dicast.app.analysis.sampling import draw_sample, draw_weighted
+from dicast.app.analysis.sequences import AtLeast, Inquiry
 from lab.statistics import simulated
 from lab.statistics.simulated import LEVELS, Drawn, RatingWorld
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dicast.app.domain.item import Rating
 from dicast.app.domain.opinion import Opinion, Usage
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports import files
-from dicast.app.reports.assessing import compute
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.ratings import write_ratings
+from dicast.app.reports.statistics import compute
+from dicast.app.reports.stored_items import write_ratings
 from lab.statistics import simulated
 from lab.statistics.simulated import Drawn, RatingWorld
 from lab.statistics.speed import peak_mb

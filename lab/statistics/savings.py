@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dicast.app.statistics.estimates import Estimate
-from dicast.app.statistics.powered import powered_mean
+from dicast.app.analysis.estimates import Estimate
+from dicast.app.analysis.powered import powered_mean
 
 ITEMS, RATED, RUNS = 1200, 200, 500
 AT_MOST = {0.7: 0.80, 0.9: 0.60}

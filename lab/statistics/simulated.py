@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dicast.app.statistics.arrays import Floats
+from dicast.app.analysis.estimates import Floats
 
 LEVELS = np.arange(1.0, 6.0)
 SKEWED = (-1.9, -1.4, -0.8, 0.1)

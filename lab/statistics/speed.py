@@ -14,16 +14,14 @@ import time
 import numpy as np
 import pandas as pd
 
-from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
-from dicast.app.statistics.arrays import Floats
-from dicast.app.statistics.calibration import cross_fitted
-from dicast.app.statistics.combining import combine_mean
-from dicast.app.statistics.estimates import Estimate
-from dicast.app.statistics.groups import compare_groups
-from dicast.app.statistics.independence import effective_judges
-from dicast.app.statistics.panel_search import search
-from dicast.app.statistics.powered import powered_mean, powered_share
-from dicast.app.statistics.ratings import Checked, RatingScale, check, table
+from dicast.app.analysis.agreement import inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.calibration import cross_fitted
+from dicast.app.analysis.combining import combine_mean, effective_judges
+from dicast.app.analysis.estimates import Estimate, Floats
+from dicast.app.analysis.groups import compare_groups
+from dicast.app.analysis.panels import search
+from dicast.app.analysis.powered import powered_mean, powered_share
+from dicast.app.analysis.ratings import Checked, RatingScale, check, table
 from lab.statistics import simulated
 from lab.statistics.simulated import LEVELS, RatingWorld
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.app.access.secret import TokenSecret
+from dicast.app.access.keys import TokenSecret
 from dicast.workers.store.connection import StoreClient, connect
 
 SECRET, OTHER = "s" * 32, "t" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from dicast.app.access import audit as module
 from dicast.app.access.audit import STORE_KEY, Audit, AuditLine, _hash, _read, _seal
-from dicast.app.access.secret import TokenSecret
+from dicast.app.access.keys import TokenSecret
 from tests.access.conftest import OTHER, SECRET, secrets_of
 
 

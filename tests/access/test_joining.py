@@ -11,12 +11,19 @@ from pathlib import Path
 import pytest
 
 from dicast.app.access.membership import Membership
-from dicast.app.access.rights import StoreBroker
 from dicast.app.access.scopes import Scope
-from dicast.app.access.store_users import StoreUsers
+from dicast.app.access.store_users import StoreBroker, StoreUsers
 from dicast.app.access.tokens import Tokens
 from dicast.app.application import create_app
-from dicast.app.joining import JOINED_FILE, Member, NodeRejected, NodeUnknown, NotJoined, ServerAway, ServerClient
+from dicast.app.cluster.joining import (
+    JOINED_FILE,
+    Member,
+    NodeRejected,
+    NodeUnknown,
+    NotJoined,
+    ServerAway,
+    ServerClient,
+)
 from dicast.config.settings import SettingsError
 from dicast.workers.store.connection import connect, rejects_login
 from tests.access.conftest import SECRET, secrets_of

@@ -9,9 +9,8 @@ import pytest
 import redis
 
 from dicast.app.access.membership import HEARTBEAT_TTL_S, Membership
-from dicast.app.access.rights import StoreBroker
 from dicast.app.access.scopes import Scope, TokenRejected
-from dicast.app.access.store_users import StoreUsers
+from dicast.app.access.store_users import StoreBroker, StoreUsers
 from dicast.app.access.tokens import TokenError, Tokens
 from dicast.workers.store.connection import connect
 from tests.access.conftest import SECRET, secrets_of

@@ -14,8 +14,7 @@ from redis.commands.core import CoreCommands
 
 import dicast.app
 import dicast.workers
-from dicast.app.access.rights import COMMANDS, StoreBroker, literal
-from dicast.app.access.store_users import StoreUsers, StoreUsersUnavailable, with_login
+from dicast.app.access.store_users import COMMANDS, StoreBroker, StoreUsers, StoreUsersUnavailable, literal, with_login
 from dicast.workers.runtime.result_backend import CHORD_PART
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
+from dicast.app.access.keys import SecretMissing, TokenSecret
 from dicast.app.access.scopes import Scope, TokenRejected
-from dicast.app.access.secret import SecretMissing, TokenSecret
 from dicast.app.access.tokens import LEEWAY_S, OVERLAP_S, TokenError, Tokens
 from tests.access.conftest import OTHER, SECRET, secrets_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.panels import panel_front
+from dicast.app.analysis.assess import assess
+from dicast.app.analysis.panels import panel_front
 from dicast.app.domain.panel import PanelRule
 from lab.statistics.simulated import RatingWorld
 from tests.assessment.test_assess import a_job, checked, dimension, drawn

@@ -14,16 +14,15 @@ from pydantic import BaseModel
 from rich.console import Console
 
 import dicast
-from dicast.app.assessment.assess import assess
-from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import JobStatistics
-from dicast.app.domain.rating import Rating
+from dicast.app.analysis.assess import assess
+from dicast.app.domain.item import Rating
+from dicast.app.domain.judge_statistics import Figure, JobStatistics
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import compute
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.ratings import write_ratings
-from dicast.app.reports.statistics_table import print_statistics
+from dicast.app.reports.statistics import compute
+from dicast.app.reports.stored_items import write_ratings
+from dicast.app.reports.terminal_statistics import print_statistics
 from lab.statistics.probes import Bent, a_probed_job
 from tests.reports.building import NOW, header, opinion
 

@@ -13,28 +13,25 @@ import pytest
 from rich.console import Console
 
 import dicast
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.auditing import audited
-from dicast.app.assessment.scores import DimensionScores, JobScores, People
-from dicast.app.assessment.words import summary
+from dicast.app.analysis.assess import assess, audited
+from dicast.app.analysis.escalation import replay_uncertain
+from dicast.app.analysis.scores import DimensionScores, JobScores, People
+from dicast.app.analysis.sentences import summary
+from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import is_audited, is_settled
+from dicast.app.domain.item import Rating
 from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.question import JobAnswer, Question
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.domain.scale import Scale
 from dicast.app.reports import files
-from dicast.app.reports.assessing import calibrate, compute, panel_fronts
-from dicast.app.reports.comparing import compare_jobs
-from dicast.app.reports.findings_table import print_comparison, print_fronts
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.html.page import write_comparison
-from dicast.app.reports.ratings import write_ratings
 from dicast.app.reports.scores import load_scores
-from dicast.app.reports.statistics_table import print_statistics
-from dicast.app.reports.table import print_report
-from dicast.app.statistics.escalation import replay_uncertain
+from dicast.app.reports.statistics import calibrate, compare_jobs, compute, panel_fronts
+from dicast.app.reports.stored_items import write_ratings
+from dicast.app.reports.terminal import print_report
+from dicast.app.reports.terminal_statistics import print_comparison, print_fronts, print_statistics
 from tests.assessment.test_every_statistic import figures, held
 from tests.reports.building import NOW, header, opinion
 

@@ -11,16 +11,15 @@ import pytest
 from rich.console import Console
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
+from dicast.app.domain.item import Rating
+from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, JobStatistics
 from dicast.app.domain.panel import PanelRule
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import calibrate, compute, panel_fronts
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.ratings import write_ratings
-from dicast.app.reports.statistics_table import print_statistics
+from dicast.app.reports.statistics import calibrate, compute, panel_fronts
+from dicast.app.reports.stored_items import write_ratings
+from dicast.app.reports.terminal_statistics import print_statistics
 from tests.assessment.test_every_statistic import figures, held
 from tests.reports.building import NOW, header, opinion
 

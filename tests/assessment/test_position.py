@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dicast.app.assessment.placing import position_probes
-from dicast.app.assessment.scores import DimensionScores, JobScores
+from dicast.app.analysis.biases import position_probes
+from dicast.app.analysis.scores import DimensionScores, JobScores
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.judge_statistics import DimensionStatistics, ProbeStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import compute
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.statistics_table import print_statistics
+from dicast.app.reports.statistics import compute
+from dicast.app.reports.terminal_statistics import print_statistics
 from tests.assessment.test_every_statistic import held
 from tests.reports.building import NOW, header, opinion
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.scores import DimensionScores, JobScores, People
+from dicast.app.analysis.assess import assess
+from dicast.app.analysis.scores import DimensionScores, JobScores, People
 from dicast.app.domain.item import Item
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.probes import SeenProbe, measured

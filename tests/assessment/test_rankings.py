@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.scores import DimensionScores, JobScores, Labels, People
+from dicast.app.analysis.assess import assess
+from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, People
 from tests.assessment.test_every_statistic import held
 from tests.assessment.test_position import CHOICE
 

@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 
-from dicast.app.assessment.probe_words import probe_sentences
-from dicast.app.assessment.spared import skipped_sentences
-from dicast.app.assessment.telling import difference_text
-from dicast.app.assessment.words import (
+from dicast.app.analysis.assess import skipped_sentences
+from dicast.app.analysis.powered import ALL_RATED
+from dicast.app.analysis.sentences import (
     calibration_sentences,
+    difference_text,
     label_sentences,
     panel_sentences,
     preference_sentences,
+    probe_sentences,
     summary,
 )
-from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     AttackFound,
     CalibratedRater,
     Contestant,
+    Figure,
     GroupDifference,
     GroupMean,
     GroupStatistics,
@@ -34,7 +35,6 @@ from dicast.app.domain.judge_statistics import (
 )
 from dicast.app.domain.panel import LearnedPanel, PanelRule
 from dicast.app.domain.report import ReportDimension
-from dicast.app.statistics.powered import ALL_RATED
 
 
 def fig(value: float, low: float, high: float) -> Figure:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dicast.app.assessment.assess import assess
-from dicast.app.assessment.scores import DimensionScores, JobScores, Kinship, Labels, People
-from dicast.app.assessment.trying import paired
+from dicast.app.analysis.assess import assess
+from dicast.app.analysis.biases import paired
+from dicast.app.analysis.estimates import Estimate
+from dicast.app.analysis.scores import DimensionScores, JobScores, Kinship, Labels, People
 from dicast.app.domain.judge_statistics import DimensionStatistics, ProbeStatistics
-from dicast.app.statistics.estimates import Estimate
 from lab.statistics.probes import Bent, a_probed_job
 from tests.assessment.test_assess import checked, dimension, holds
 

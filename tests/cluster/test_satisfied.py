@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.cluster.satisfied import unsatisfied
+from dicast.app.cluster.cluster import unsatisfied
 from dicast.app.cluster.view import NodeStatus, view
 from dicast.config.pools import Pools
 from dicast.workers.nodes.registry import Node, Sighting

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dicast.app.cluster.view import NodeStatus, status_of, view
-from dicast.workers.nodes.orders import Order, OrderKind
-from dicast.workers.nodes.registry import Node, Sighting, Vitals
+from dicast.workers.nodes.registry import Node, Order, OrderKind, Sighting, Vitals
 
 NODE = Node.for_this_process("w@h", limit=1, slots=4, version="1")
 CORDON, DRAIN, REMOVE = (Order(kind[0], kind, "ann") for kind in OrderKind)

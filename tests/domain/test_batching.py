@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.batching import MAX_LABEL_CHARS, batch_label, divide_usage
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.opinion import Usage
+from dicast.app.domain.plan import MAX_LABEL_CHARS, batch_label, divide_usage
 
 
 def test_the_remainder_goes_to_the_first() -> None:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dicast.app.domain.conversation import MAX_MESSAGES, Turn
-from dicast.app.domain.item import Item
+from dicast.app.domain.item import MAX_MESSAGES, Item, Turn
 from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import is_fresh, nonce_for
 from dicast.app.domain.prompt import single_prompt

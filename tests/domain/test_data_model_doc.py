@@ -13,15 +13,14 @@ import yaml
 from pydantic import BaseModel
 
 from dicast.app.domain import verdict
-from dicast.app.domain.answer_schema import answer_limits, single_schema
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.prompt import batch_prompt
 from dicast.app.domain.report import Report
-from dicast.app.domain.scale import Scale
-from dicast.app.domain.strict_json import MAX_DEPTH, MAX_DIGITS
+from dicast.app.domain.schema import answer_limits, single_schema
+from dicast.app.domain.verdict import MAX_DEPTH, MAX_DIGITS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/data-model.md").read_text(encoding="utf-8")

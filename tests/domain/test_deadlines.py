@@ -6,7 +6,7 @@ import pytest
 
 from dicast.app.domain.deadlines import Bounds, finish_by, instant_ms, seconds
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.refusals import InvalidJob, validated
+from dicast.app.domain.refusals import InvalidJob, validated
 from tests.ledger.bench import a_job
 
 

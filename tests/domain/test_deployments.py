@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.deployments import EXPLORED, Candidate, assign, choose
+from dicast.app.domain.plan import EXPLORED, Candidate, assign, choose
 
 SURE = 0.5
 """A draw that explores nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.domain.error_groups import ErrorReason
+from dicast.app.domain.opinion import ErrorReason
 
 
 @pytest.mark.parametrize(

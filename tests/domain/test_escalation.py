@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.board import ENDED, NOT_NEEDED, Layout, Scoreboard, mark_of
+from dicast.app.analysis.escalation import (
+    agrees,
+    certain,
+    majority_settled,
+    mean_settled,
+    median_settled,
+    standard_errors,
+    votes_settled,
+    worst_settled,
+)
+from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import (
     earliest_settlement,
     is_audited,
@@ -20,17 +30,7 @@ from dicast.app.domain.escalation import (
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.plan import Unit, lanes
-from dicast.app.domain.scale import Scale
-from dicast.app.statistics.escalation import (
-    agrees,
-    certain,
-    majority_settled,
-    mean_settled,
-    median_settled,
-    standard_errors,
-    votes_settled,
-    worst_settled,
-)
+from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, Layout, Scoreboard, mark_of
 
 SCALE = Scale(min=1, max=4)
 JUDGES = ["a", "b", "c", "d"]

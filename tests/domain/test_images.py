@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.conversation import Turn
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.image import (
     MAX_IMAGE_BYTES,
@@ -20,10 +19,10 @@ from dicast.app.domain.image import (
     image_tokens,
     inspect_image,
 )
-from dicast.app.domain.item import Item
+from dicast.app.domain.item import Item, Turn
 from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import nonce_for
-from dicast.app.domain.pieces import pieces
+from dicast.app.domain.plan import pieces
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.ranking import PairsOfLists
 from dicast.app.domain.template import rendered

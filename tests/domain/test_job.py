@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dicast.app.domain.fields import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.text import MAX_ID_LENGTH, MAX_JOB_ID_LENGTH
 
 JOB = {
     "id": "job-1",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.domain.order import OrderError, places, preferences
+from dicast.app.domain.ranking import OrderError, places, preferences
 
 PAIRS = {"q/1-2": ("a", "b"), "q/1-3": ("c", "a"), "q/2-3": ("b", "c")}
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dicast.app.analysis.combining import COMBINATIONS, weighted_mean
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule
-from dicast.app.statistics.combining import COMBINATIONS, weighted_mean
 
 
 @pytest.mark.parametrize("combine", COMBINATIONS)

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.attacks import ATTACKS, FAMILIES, attack_text
-from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.families import family_of
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.markup import is_marked, marked_up, plain
 from dicast.app.domain.material import material
-from dicast.app.domain.probes import count_variants
-from dicast.app.domain.scale import Scale
-from dicast.app.domain.variants import ScaleEnds, Variants, with_attack
+from dicast.app.domain.probes import count_variants, family_of, is_marked, marked_up, plain
+from dicast.app.domain.variants import ATTACKS, FAMILIES, ScaleEnds, Variants, attack_text, with_attack
 
 NONCE = "0123456789abcdef" * 2
 TRIED = ["injection", "authority", "sycophancy", "markdown", "batching", "order"]

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.answer_schema import LENGTHS, answer_limits, batch_schema, single_schema, without
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import is_fresh
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
-from dicast.app.domain.scale import Scale
+from dicast.app.domain.schema import LENGTHS, answer_limits, batch_schema, single_schema, without
 from dicast.app.domain.verdict import Judgment, read_single
 
 NONCE = "5f0c2a9be1d47783"

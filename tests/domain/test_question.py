@@ -7,7 +7,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import close_window
 from dicast.app.domain.question import Question, next_look
-from dicast.app.refusals import InvalidJob, validated
+from dicast.app.domain.refusals import InvalidJob, validated
 
 TWO = [{"id": name, "instructions": "?", "scale": {"min": 1, "max": 5}} for name in ("good", "short")]
 

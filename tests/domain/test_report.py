@@ -5,10 +5,18 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.error_groups import EXAMPLES_A_REASON, MAX_EXAMPLE_LENGTH, MAX_EXAMPLES, MAX_REASONS
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.job import Agent
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion, Usage
+from dicast.app.domain.opinion import (
+    EXAMPLES_A_REASON,
+    MAX_EXAMPLE_LENGTH,
+    MAX_EXAMPLES,
+    MAX_REASONS,
+    ErrorKind,
+    EvaluationError,
+    Opinion,
+    Usage,
+)
 from dicast.app.domain.report import (
     MAX_MODELS,
     OTHER_MODELS,
@@ -20,7 +28,6 @@ from dicast.app.domain.report import (
     ResultFiles,
     UnexpectedOpinion,
 )
-from dicast.app.domain.scale import Scale
 
 FILES = ResultFiles(directory="/r/j", opinions_jsonl="o", opinions_parquet="p", errors_jsonl="e", report="r")
 JUDGES = [Agent(name="strict", pool="openai", model="m"), Agent(name="kind")]

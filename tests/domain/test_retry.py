@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.failure import RATE_LIMITS, TERMINAL, FailureKind, error_kind
-from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.opinion import RATE_LIMITS, TERMINAL, ErrorKind, FailureKind, error_kind
 from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
 
 POLICY = RetryPolicy()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.retry_after import LONGEST_S, retry_after_s
+from dicast.app.domain.retry import LONGEST_S, retry_after_s
 
 NOW = datetime(2015, 10, 21, 7, 27, tzinfo=UTC).timestamp()
 

@@ -9,14 +9,13 @@ import anthropic
 import jsonschema
 import pytest
 
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent, EvaluationJob
 from dicast.app.domain.prompt import batch_prompt, single_prompt
-from dicast.app.domain.scale import Scale
+from dicast.app.domain.refusals import InvalidJob, validated
 from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
 from dicast.app.providers.simulated.answers import Perception, SimulatedJudge
-from dicast.app.refusals import InvalidJob, validated
 
 NONCE = "0123456789abcdef"
 AGENT = Agent(name="ann", max_tokens=400)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.statistics import PairwiseDifferences, Tally, Weighted, describe, merged, weighted_position
+from dicast.app.domain.report import PairwiseDifferences, Tally, Weighted, describe, merged, weighted_position
 
 far_scores = st.integers(-(10**9), 10**9).flatmap(lambda low: st.lists(st.integers(low, low + 1000), min_size=2))
 

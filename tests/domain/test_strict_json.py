@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.strict_json import MAX_DEPTH, Flaw, Json, JsonError, loads, outermost_objects
+from dicast.app.domain.verdict import MAX_DEPTH, Flaw, Json, JsonError, loads, outermost_objects
 
 ANY_TEXT = st.text(st.characters(codec=None))
 JSON_TEXT = st.text(alphabet='{}[]:,"\\ \n0123456789.eE+-truefalsn\ufeffNaIity\x00ua', max_size=60)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.answer_schema import answer_limits, single_schema
-from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.scale import Scale
+from dicast.app.domain.dimension import Dimension, Scale
+from dicast.app.domain.schema import answer_limits, single_schema
 from dicast.app.domain.verdict import (
     MAX_ANSWER_CHARS,
     MAX_ARGUMENT_CHARS,

@@ -1,5 +1,5 @@
 """For `celery worker -I`: Celery hears of tasks that began or ended only when the pool looks after its loop."""
 
-import dicast.workers.runtime.hub_calls
+import dicast.workers.runtime.pool
 
-dicast.workers.runtime.hub_calls.WAKE_WITHIN_S = 3600.0
+dicast.workers.runtime.pool.WAKE_WITHIN_S = 3600.0

@@ -21,7 +21,7 @@ from celery.bin.worker import worker as worker_command
 from celery.exceptions import TaskRevokedError
 from celery.worker.control import Panel
 
-from dicast.app.commands.remote_control import CommandRefused
+from dicast.app.operator.remote_control import CommandRefused
 from dicast.app.tasks import evaluate
 from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated, Worker, a_job, until
 from tests.e2e.conftest import POOL

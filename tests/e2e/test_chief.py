@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.operations.jobs import resume
+from dicast.app.operator.jobs import resume
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

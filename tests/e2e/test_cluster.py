@@ -9,11 +9,11 @@ from datetime import datetime
 
 import pytest
 
-from dicast.app.cluster.errors import NodeBusy
+from dicast.app.cluster.cluster import NodeBusy
 from dicast.app.cluster.view import NodeStatus
-from dicast.app.doctor import waiting
-from dicast.app.doctor.workers import depth
-from dicast.app.operations.jobs import cancel, resume
+from dicast.app.operator import waiting
+from dicast.app.operator.jobs import cancel, resume
+from dicast.app.operator.waiting import depth
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
 

@@ -6,7 +6,7 @@ import pytest
 from kombu import pools
 
 from dicast.app.application import create_app
-from dicast.app.doctor.workers import depth
+from dicast.app.operator.waiting import depth
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import RabbitMQ, needs_rabbitmq
 

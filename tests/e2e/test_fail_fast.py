@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from dicast.app.doctor import waiting
-from dicast.app.doctor.workers import unserved
+from dicast.app.operator import waiting
+from dicast.app.operator.waiting import unserved
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

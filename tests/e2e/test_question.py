@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.operations.jobs import cancel, resume
+from dicast.app.operator.jobs import cancel, resume
 from tests.e2e.cluster import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -9,8 +9,7 @@ import pytest
 from amqp.exceptions import AMQPError
 
 from dicast.app.application import create_app
-from dicast.app.doctor.broker import QUEUE_TYPE, broker
-from dicast.app.doctor.finding import Severity
+from dicast.app.operator.store_checks import QUEUE_TYPE, Severity, broker
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.broker.dead_letters import DeadLetters
 from tests.e2e.cluster import a_job, until

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from dicast.app.commands.remote_control import CommandRefused
+from dicast.app.operator.remote_control import CommandRefused
 from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

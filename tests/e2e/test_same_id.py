@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -11,7 +11,7 @@ import pytest
 
 from dicast.app.domain.escalation import is_audited, standard_error
 from dicast.app.domain.panel import PanelRule
-from dicast.app.operations.jobs import resume
+from dicast.app.operator.jobs import resume
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

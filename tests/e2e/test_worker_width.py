@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.doctor.finding import Severity
-from dicast.app.doctor.workers import workers
+from dicast.app.operator.store_checks import Severity
+from dicast.app.operator.waiting import workers
 from tests.e2e.cluster import a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

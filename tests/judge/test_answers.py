@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.pipeline.nonce_key import NonceKey, configured_key
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.config.settings import Settings
@@ -141,7 +140,7 @@ async def test_where_no_process_for_templates_can_be_started_a_unit_comes_again(
     judge = desk(Scripted())
     ref = await bench.started(spec, units=1)
     with monkeypatch.context() as patched:
-        patched.setattr("dicast.app.rendering.sys.executable", "/nowhere/python")
+        patched.setattr("dicast.app.submission.rendering.sys.executable", "/nowhere/python")
         await judge.do(ref, 0)
     assert await judge.results(ref) == {} and judge.provider.asked == []
     await judge.again(ref, 0, 1)

@@ -8,9 +8,8 @@ import orjson
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.intervals import STANDARD
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.records import Due, MessageId
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from tests.judge.desk import Scripted, batch_of, deferred, failing, recording

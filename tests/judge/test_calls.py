@@ -6,16 +6,14 @@ import orjson
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Deployment
-from dicast.app.domain.opinion import ErrorKind, Usage
-from dicast.app.domain.plan import lanes
+from dicast.app.domain.opinion import ErrorKind, FailureKind, Usage
+from dicast.app.domain.plan import Stop, lanes
 from dicast.app.domain.retry import GiveUp
-from dicast.app.domain.stop import Stop
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
-from dicast.app.pipeline.call import (
+from dicast.app.pipeline.call_facts import (
     NO_ANSWER,
     SUMMARY_CHARS,
     Call,
@@ -23,7 +21,7 @@ from dicast.app.pipeline.call import (
     outcome_of_failure,
     outcome_of_reply,
 )
-from dicast.app.pipeline.endings import (
+from dicast.app.pipeline.outcomes import (
     UNCLAIMABLE,
     given_up_results,
     stopped_payload,
@@ -32,7 +30,7 @@ from dicast.app.pipeline.endings import (
 )
 from dicast.app.providers.base import ChatReply, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from tests.ledger.bench import a_job
 
 REF = PageRef("j", "abc123", 0, 4)

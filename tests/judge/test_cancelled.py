@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Deferral, Due, MessageId
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.sweep import CancelledUnits, UnattendedJobs
+from dicast.app.ledger.records import Deferral, Due, JobState, MessageId
+from dicast.app.pipeline.housekeeping import CancelledUnits, UnattendedJobs
 from tests.judge.desk import Scripted
 from tests.ledger.bench import a_job, claim
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import orjson
 
 from dicast.app.domain.escalation import stages_of
-from dicast.app.domain.item import Item
+from dicast.app.domain.item import Item, VisibleOpinion
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.plan import lanes
-from dicast.app.domain.told_opinion import VisibleOpinion
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline import stages
-from dicast.app.pipeline.before import read_earlier_opinions
+from dicast.app.pipeline import plan as stages
+from dicast.app.pipeline.plan import read_earlier_opinions
 from dicast.app.reports.files import write_page
 
 START = {"0": (0, 0), "1": (0, 0)}

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from dicast.app.domain.board import ENDED, MARK_BYTES, OPEN, Scoreboard, mark_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import lanes
+from dicast.app.domain.scoreboard import ENDED, MARK_BYTES, OPEN, Scoreboard, mark_of
 from dicast.app.ledger.records import JobRecord
-from dicast.app.pipeline.inquiring import _complete_scores
+from dicast.app.pipeline.question import _complete_scores
 from tests.ledger.bench import a_job
 
 ITEMS = 4

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.call_facts import NextSteps
 from tests.judge.desk import Scripted
 from tests.ledger.bench import a_job
 

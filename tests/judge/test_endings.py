@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.providers.base import ChatReply, ProviderFailure
 from tests.judge.desk import Scripted, failing, good, said
 from tests.ledger.bench import a_job

@@ -11,7 +11,7 @@ import pytest
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, JobFaults

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.domain.intervals import STANDARD, Intervals
+from dicast.app.domain.plan import STANDARD, Intervals
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.job_faults import TRIES
 from dicast.app.reports.files import read_report

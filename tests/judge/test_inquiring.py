@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import pytest
 
-from dicast.app.domain.board import mark_of
+from dicast.app.domain.scoreboard import mark_of
 from dicast.app.ledger.keys import PageRef
-from dicast.app.pipeline import inquiring
-from dicast.app.pipeline.inquiring import JobQuestions
+from dicast.app.pipeline import question as inquiring
+from dicast.app.pipeline.question import JobQuestions
 from tests.ledger.bench import a_job
 
 ITEMS = 400

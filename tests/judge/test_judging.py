@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.intervals import STANDARD
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.records import ClaimVerdict, Due, MessageId, Recorded, WriteVerdict
 from dicast.app.pipeline import judge as judge_module
-from dicast.app.pipeline.next_steps import NextSteps
+from dicast.app.pipeline.call_facts import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from tests.judge.desk import Endless, Scripted, deferred, failing, good, recording, said
 from tests.ledger.bench import a_job, claim
 
@@ -276,7 +275,7 @@ async def test_a_fault_of_this_program_ends_the_unit_and_counts_the_call_if_it_w
     bench, desk, monkeypatch, call_ended, calls
 ):
     ref, judge = await unit_of(bench), desk(Scripted(), max_attempts=1)
-    monkeypatch.setattr(f"dicast.app.pipeline.ask.{'read_single' if call_ended else 'nonce_for'}", None)
+    monkeypatch.setattr(f"dicast.app.pipeline.call.{'read_single' if call_ended else 'nonce_for'}", None)
     outcome = await judge.do(ref, 0)
     assert outcome.counts and outcome.summary.startswith("error: internal: TypeError")
     error = (await judge.results(ref))[0]["error"]
@@ -426,7 +425,7 @@ async def test_a_retry_is_told_with_its_number_and_wait(bench, desk, monkeypatch
     monkeypatch.setattr(logs, "retrying", lambda **fields: lines.append(fields))
     slow_down = failing(ProviderFailure(FailureKind.RATE_LIMITED, "slow down", status_code=429, retry_after_s=1.23456))
     ref, judge = await unit_of(bench), desk(Scripted(*failures, slow_down), max_attempts=9)
-    monkeypatch.setattr("dicast.app.pipeline.settle.JITTER_MAX_S", 0.0)
+    monkeypatch.setattr("dicast.app.pipeline.outcomes.JITTER_MAX_S", 0.0)
     await judge.again(ref, 0, len(failures) + 1)
     line = lines[-1]
     assert (line["attempt"], line["status_code"], line["delay_s"], line["kind"], line["reason"]) == (

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from dicast.app.application import create_app
-from dicast.app.domain.intervals import Intervals
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline import inquiring
+from dicast.app.domain.plan import Intervals
+from dicast.app.domain.refusals import JobRefused
+from dicast.app.ledger.records import JobState
+from dicast.app.pipeline import question as inquiring
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.refusals import JobRefused
-from dicast.app.reports import assessing
+from dicast.app.reports import statistics as assessing
 from dicast.app.reports.files import read_report
 from dicast.workers.nodes.registry import Node
 from tests.command import JOB, Dicast

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment
+from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import ClaimVerdict
-from dicast.app.pipeline.endings import UNCLAIMABLE
+from dicast.app.pipeline.outcomes import UNCLAIMABLE
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing
 from tests.ledger.bench import a_job

@@ -8,8 +8,7 @@ import pytest
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Recorded, UnitResult
-from dicast.app.pipeline.record import REMEMBERED_S, Recorder
-from dicast.app.pipeline.spool import Spool
+from dicast.app.pipeline.record import REMEMBERED_S, Recorder, Spool
 
 
 class NewServer:

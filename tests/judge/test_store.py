@@ -10,8 +10,8 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.intervals import Intervals
+from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.plan import Intervals
 from dicast.app.ledger.records import ClaimVerdict
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from dicast.app.domain.deadlines import Bounds
-from dicast.app.domain.failure import FailureKind
 from dicast.app.domain.job import Agent, Deployment
+from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Deferral, Due, MessageId
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.providers.base import ProviderFailure
-from dicast.workers.admission.outages import Outage, PoolCondition
+from dicast.workers.admission.pool_state import Outage, PoolCondition
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
 

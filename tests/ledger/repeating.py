@@ -11,7 +11,7 @@ import pytest
 
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.stops import StopStore
+from dicast.app.ledger.troubles import StopStore
 from dicast.workers.store.connection import connect, connect_async
 from tests.ledger.bench import KEYS
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from tests.ledger.bench import a_job, claim, record
 
 YES, NO = b'{"state":"yes"}', b'{"state":"no"}'

@@ -5,13 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from dicast.app.domain.board import ENDED, NOT_NEEDED, OPEN, Layout, Scoreboard, mark_of
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Unit, lanes
+from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, OPEN, Layout, Scoreboard, mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import UnitResult
-from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.spool import Spool
+from dicast.app.pipeline.record import Recorder, Spool
 from tests.ledger.bench import a_job, claim
 
 

@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from dicast.app.domain.intervals import STANDARD
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger import client as callers
 from dicast.app.ledger.client import COUNTERS, JobConflict, JobLost, UnknownJob, digest_of
-from dicast.app.ledger.records import Ended
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import Ended, JobState
 from dicast.app.ledger.troubles import Troubles
 from tests.ledger.bench import KEYS, a_job, claim, record
 

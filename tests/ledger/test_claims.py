@@ -2,9 +2,8 @@
 
 import pytest
 
-from dicast.app.ledger.ledger import Ledger
+from dicast.app.ledger.ledger import POISON_DEATHS, Ledger, Unheard
 from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, WriteVerdict
-from dicast.app.ledger.unit_verbs import POISON_DEATHS, Unheard
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
 

@@ -11,14 +11,12 @@ import pytest
 import dicast.app.ledger
 from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.item import Item
-from dicast.app.domain.plan import lanes
-from dicast.app.domain.stop import Stop
+from dicast.app.domain.plan import Stop, lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import Deferral, Due, MessageId, Recorded, UnitResult
-from dicast.app.ledger.states import JobState
-from dicast.app.ledger.stops import StopStore
+from dicast.app.ledger.records import Deferral, Due, JobState, MessageId, Recorded, UnitResult
+from dicast.app.ledger.troubles import StopStore
 from tests.ledger.bench import a_job
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 

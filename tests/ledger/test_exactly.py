@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.domain.intervals import STANDARD
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitResult, WriteVerdict
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, JobState, MessageId, UnitResult, WriteVerdict
 from tests.ledger.bench import KEYS
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 from tests.ledger.test_every_verb_twice import REF, claim, defer, open_page, page_open, record, submit, whole

@@ -1,9 +1,7 @@
 """A store that was flushed, or is an older copy of itself."""
 
-from dicast.app.ledger.records import ClaimVerdict, Deferral, UnitResult, WriteVerdict
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.record import Recorder
-from dicast.app.pipeline.spool import Spool
+from dicast.app.ledger.records import ClaimVerdict, Deferral, JobState, UnitResult, WriteVerdict
+from dicast.app.pipeline.record import Recorder, Spool
 from tests.ledger.bench import a_job, claim, record
 
 

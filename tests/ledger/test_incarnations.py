@@ -3,11 +3,9 @@
 import pytest
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import Due, MessageId, UnitResult, WriteVerdict
-from dicast.app.ledger.states import JobState
-from dicast.app.pipeline.job_cache import JobCache
-from dicast.app.pipeline.record import Recorder, _spool_entry
-from dicast.app.pipeline.spool import Spool
+from dicast.app.ledger.records import Due, JobState, MessageId, UnitResult, WriteVerdict
+from dicast.app.pipeline.record import Recorder, Spool, _spool_entry
+from dicast.app.pipeline.stored_jobs import JobCache
 from tests.ledger.bench import a_job, claim, record
 
 

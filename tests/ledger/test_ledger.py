@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from dicast.app.domain.intervals import STANDARD
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.client import JobConflict, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
-from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, WriteVerdict
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, JobState, MessageId, WriteVerdict
 from dicast.workers.nodes.registry import Node
 from tests.ledger.bench import KEYS, a_job, claim, record
 

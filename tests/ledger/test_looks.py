@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.item import Item
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger import client as callers
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
+from dicast.app.ledger.ledger import Unheard
 from dicast.app.ledger.records import ClaimVerdict, LaneState, MessageId
-from dicast.app.ledger.unit_verbs import Unheard
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dicast.app.domain.intervals import STANDARD, Intervals
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.domain.stop import Stop
+from dicast.app.domain.plan import STANDARD, Intervals, Stop
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
-from dicast.app.ledger.stops import EXHAUSTED_S, RETENTION_S, StopStore
-from dicast.app.ledger.troubles import REMEMBERED_S, Troubles
+from dicast.app.ledger.troubles import EXHAUSTED_S, REMEMBERED_S, RETENTION_S, StopStore, Troubles
 from tests.ledger.bench import KEYS
 
 

@@ -8,13 +8,11 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitResult, WriteVerdict
-from dicast.app.ledger.states import JobState
-from dicast.app.ledger.unit_verbs import POISON_DEATHS
+from dicast.app.ledger.ledger import POISON_DEATHS
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, JobState, MessageId, UnitResult, WriteVerdict
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.record import Recorder, _spool_entry, retry_until_available
-from dicast.app.pipeline.spool import Spool
-from dicast.app.reports.resuming import set_aside
+from dicast.app.pipeline.record import Recorder, Spool, _spool_entry, retry_until_available
+from dicast.app.reports.stored_items import set_aside
 from tests.ledger.bench import KEYS, a_job, claim, record
 
 COUNTERS = {"calls": 1, "tokens_in": 100, "retries": 1}

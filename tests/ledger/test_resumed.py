@@ -2,7 +2,7 @@
 
 import pytest
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from tests.ledger.repeating import Stage, one_incarnation
 from tests.ledger.test_every_verb_twice import completed
 

@@ -4,8 +4,7 @@ import pytest
 
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId
-from dicast.app.ledger.states import UnitState
+from dicast.app.ledger.records import ClaimVerdict, Deferral, Due, MessageId, UnitState
 from tests.ledger.bench import a_job, claim, record
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.app.ledger.troubles import Troubles
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, JobFaults
 from tests.ledger.bench import KEYS, a_job

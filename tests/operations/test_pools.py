@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dicast.app.application import Dicast
-from dicast.app.monitoring.snapshot import SharedState
-from dicast.app.operations import pools
-from dicast.workers.admission.open_leases import OpenLease
-from dicast.workers.admission.pool_health import ModelHealth
+from dicast.app.cluster.snapshot import SharedState
+from dicast.app.operator import pools
+from dicast.workers.admission.leases import OpenLease
+from dicast.workers.admission.pool_state import ModelHealth
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.server.serving import installation

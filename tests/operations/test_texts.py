@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dicast.app.domain.item import Item
-from dicast.app.operations.rating import _probability
-from dicast.app.operations.texts import FORGOTTEN, NoTexts, items_of, text_of
+from dicast.app.operator.rating import FORGOTTEN, NoTexts, _probability, items_of, text_of
 from dicast.app.reports.blind import RatingRefused
 from tests.server.serving import installation
 

@@ -13,7 +13,7 @@ from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports.files import finish, write_page
 from dicast.app.reports.folders import begin
-from dicast.app.reports.resuming import write_items
+from dicast.app.reports.stored_items import write_items
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 SCRIPT = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"

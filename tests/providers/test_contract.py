@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.pipeline.call import outcome_of_failure, outcome_of_reply
+from dicast.app.pipeline.call_facts import outcome_of_failure, outcome_of_reply
 from dicast.app.providers.base import FailureKind
 from dicast.app.providers.simulated import Behaviour, SimulatedConfig, SimulatedProvider
 from tests.providers.conftest import KEY, SCHEMA, chat, failure_of, until

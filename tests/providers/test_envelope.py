@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.providers import envelope
-from dicast.app.providers.envelope import MalformedBody
+from dicast.app.providers import exchange as envelope
+from dicast.app.providers.exchange import MalformedBody
 
 
 @pytest.mark.parametrize(

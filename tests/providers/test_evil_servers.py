@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dicast.app.pipeline.call import outcome_of_failure
+from dicast.app.pipeline.call_facts import outcome_of_failure
 from dicast.app.providers.base import FailureKind, ProviderFailure
-from dicast.app.providers.simulated.faults import bomb
+from dicast.app.providers.simulated.dialects import bomb
 from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
 
 MALFORMED, CONNECTION, REJECTED = FailureKind.MALFORMED, FailureKind.CONNECTION, FailureKind.REJECTED

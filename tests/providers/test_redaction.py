@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.providers.redaction import MAX_MESSAGE_CHARS, Redactor
+from dicast.app.providers.exchange import MAX_MESSAGE_CHARS, Redactor
 
 KEY = "sk-live-4f9a8b7c6d5e"
 redactor = Redactor([KEY, "short", ""])

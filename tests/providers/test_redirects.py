@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.domain.failure import FailureKind
+from dicast.app.domain.opinion import FailureKind
 from tests.providers.conftest import RawServer, answer, failure_of
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from dicast.app.domain.arrangement import Arrangement, ExpectedItems, Shuffle
 from dicast.app.domain.item import Item
-from dicast.app.reports import arranged
-from dicast.app.reports.arranged import ARRANGED, ItemCountMismatch, is_arranged, read_arranged, write_arranged
+from dicast.app.reports import stored_items as arranged
+from dicast.app.reports.stored_items import ARRANGED, ItemCountMismatch, is_arranged, read_arranged, write_arranged
 
 
 class Twice:

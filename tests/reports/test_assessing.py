@@ -13,17 +13,17 @@ import pytest
 import dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_statistics
+from dicast.app.domain.item import Rating
 from dicast.app.domain.judge_statistics import UNKNOWABLE
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent
 from dicast.app.reports import files, finishing
-from dicast.app.reports.assessing import NoLibraries, compute
 from dicast.app.reports.collecting import collect
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.ratings import read_ratings, write_ratings
 from dicast.app.reports.results import load_statistics
 from dicast.app.reports.scores import SOME_PROBABILITIES, TWO_PROBABILITIES, NotKept, load_scores
+from dicast.app.reports.statistics import NoLibraries, compute
+from dicast.app.reports.stored_items import read_ratings, write_ratings
 from tests.reports.building import NOW, header, opinion
 
 ITEMS = 40
@@ -138,7 +138,7 @@ def test_what_is_too_large_or_goes_wrong_is_left_out_with_a_reason(
 
 def test_without_the_libraries_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, report = finished(tmp_path)
-    monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
+    monkeypatch.setitem(sys.modules, "dicast.app.analysis.assess", None)
     with pytest.raises(NoLibraries, match=r"pip install -e '.\[scores\]'"):
         compute(folder, report)
 
@@ -148,7 +148,7 @@ def test_a_worker_without_the_libraries_says_so_in_the_report(
 ) -> None:
     """Its process ends with the reason, which the worker puts into the report."""
     folder, report = finished(tmp_path)
-    monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
+    monkeypatch.setitem(sys.modules, "dicast.app.analysis.assess", None)
     monkeypatch.setattr(sys, "argv", ["finishing", str(folder)])
     monkeypatch.setattr(finishing.os, "nice", lambda _: None)
     assert finishing.main() == 1
@@ -206,7 +206,7 @@ def test_the_command_shows_the_report_without_the_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = finished(tmp_path)
-    monkeypatch.setitem(sys.modules, "dicast.app.assessment.assess", None)
+    monkeypatch.setitem(sys.modules, "dicast.app.analysis.assess", None)
     show_statistics(Terminal(), str(folder), [], None, recompute=False, json=False)
     shown = capsys.readouterr()
     assert "pip install -e '.[scores]'" in shown.err and "80 of 80 units scored" in shown.out

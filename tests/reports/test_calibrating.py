@@ -16,18 +16,18 @@ from dicast.app.domain.calibrated import mismatches, scoring_context
 from dicast.app.domain.calibration import Calibration, CalibrationMap, MadeFor
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fingerprints import judge_digest, prompt_digest
+from dicast.app.domain.item import Rating
 from dicast.app.domain.job import Agent, EvaluationJob
-from dicast.app.domain.rating import Rating
+from dicast.app.domain.refusals import InvalidJob, JobRefused
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.refusals import InvalidJob, JobRefused
 from dicast.app.reports import files
-from dicast.app.reports.assessing import NoFingerprints, calibrate
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.panel import export_panel
-from dicast.app.reports.ratings import write_ratings
-from dicast.app.submission.calibrations import CalibrationError
+from dicast.app.reports.statistics import NoFingerprints, calibrate
+from dicast.app.reports.stored_items import write_ratings
 from dicast.app.submission.job_file import load_calibration, load_job
+from dicast.app.submission.libraries import CalibrationError
 from dicast.app.submission.submit import check_job
 from tests.reports.building import NOW, header, opinion
 from tests.test_judging_commands import dicast as command

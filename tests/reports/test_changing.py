@@ -14,20 +14,19 @@ import pytest
 
 from dicast.app.cli import statistics
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.gating import GateOptions, gate_job
+from dicast.app.cli.quality_gate import GateOptions, gate_job
 from dicast.app.cli.statistics import PanelQuery, show_comparison, show_panels, show_statistics
-from dicast.app.domain.rating import Rating
+from dicast.app.domain.item import Rating
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.operations.rating import NoAddedRatings
+from dicast.app.operator.rating import NoAddedRatings
 from dicast.app.reports import files, folders
-from dicast.app.reports.assessing import StatisticsFailed, evaluated, keep
 from dicast.app.reports.collecting import collect
 from dicast.app.reports.files import ReportChanged, RunChanged, read_report
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder, mark_run, run_of, writing
 from dicast.app.reports.html.page import write_own_page, write_report
-from dicast.app.reports.ratings import read_ratings
-from dicast.app.reports.resuming import set_aside
+from dicast.app.reports.statistics import StatisticsFailed, evaluated, keep
+from dicast.app.reports.stored_items import read_ratings, set_aside
 from dicast.errors import Exit
 from tests.command import Dicast
 from tests.reports.building import NOW, header, opinion
@@ -413,7 +412,7 @@ def test_where_ratings_cannot_be_written_nothing_is_kept(tmp_path: Path, monkeyp
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dicast.app.reports.ratings._write", full)
+    monkeypatch.setattr("dicast.app.reports.stored_items._write", full)
     with pytest.raises(Refused, match=r"cannot be kept in .*No space left"):
         show(folder, ratings=rated(tmp_path, None))
     assert contents(folder) == before

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dicast.app.domain.figure import Figure
-from dicast.app.reports.findings_table import _comparison, _front, figure_text
-from dicast.app.reports.table import TableStyle
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.reports.terminal import TableStyle
+from dicast.app.reports.terminal_statistics import _comparison, _front, figure_text
 
 WHY = Figure.unknown("4 items are few")
 UP = Figure(value=0.5, low=0.25, high=0.75, items=1200, method="t")

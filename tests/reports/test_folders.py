@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dicast.app.reports import folders
 from dicast.app.reports.files import NoResults, finish, read_opinions, read_report, write_page
 from dicast.app.reports.folders import begin, folder_name, job_folder
-from dicast.app.reports.resuming import read_items, set_aside, write_items
+from dicast.app.reports.stored_items import read_items, set_aside, write_items
 from tests.reports.building import header, opinion
 
 OLD, NEW = "0000000a", "0000000b"

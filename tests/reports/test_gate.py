@@ -15,14 +15,15 @@ import pytest
 from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.gating import GateOptions, gate_job
+from dicast.app.cli.quality_gate import GateOptions, gate_job
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.gate import Check, GateVerdict, JobGate
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.reports import assessing, files, gating
+from dicast.app.domain.quality_gate import Check, GateVerdict, JobGate
+from dicast.app.reports import files
+from dicast.app.reports import quality_gate as gating
+from dicast.app.reports import statistics as assessing
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.gate_forms import markdown, write_csv, write_junit
-from dicast.app.reports.gating import FinishedRun, gate_verdict
+from dicast.app.reports.quality_gate import FinishedRun, gate_verdict, markdown, write_csv, write_junit
 from dicast.errors import Exit
 from tests.command import JOB, ROOT
 from tests.reports.building import NOW, error, header, opinion
@@ -138,7 +139,7 @@ def test_items_may_be_clustered(tmp_path: Path) -> None:
 
 def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(tmp_path)
-    monkeypatch.setitem(sys.modules, "dicast.app.assessment.gating", None)
+    monkeypatch.setitem(sys.modules, "dicast.app.analysis.group_figures", None)
     assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
     for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
         with pytest.raises(gating.NoLibraries, match=r"\.\[scores\]"):

@@ -17,14 +17,14 @@ import pytest
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_comparison, show_statistics
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.reports import durable, files
-from dicast.app.reports.assessing import compute, keep
-from dicast.app.reports.comparing import compare_jobs
+from dicast.app.reports import files
+from dicast.app.reports import folders as durable
 from dicast.app.reports.files import REPORT
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.html import beside, page, plots
 from dicast.app.reports.html.items import choose
 from dicast.app.reports.html.page import fragment, write_comparison, write_report
+from dicast.app.reports.statistics import compare_jobs, compute, keep
 from tests.reports.building import NOW, error, header, opinion
 from tests.reports.test_assessing import finished
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dicast.app.reports.assessing import compute, keep
 from dicast.app.reports.html.page import write_report
+from dicast.app.reports.statistics import compute, keep
 from tests.reports.test_assessing import finished
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -11,15 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import CalibratedRater, ProbeStatistics, RankingAgreement, StoppedEarly
+from dicast.app.domain.judge_statistics import CalibratedRater, Figure, ProbeStatistics, RankingAgreement, StoppedEarly
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import compute, keep
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.html.page import write_report
+from dicast.app.reports.statistics import compute, keep
 from tests.reports.building import NOW, builder, files_in, header, opinion
 from tests.reports.test_html import safe
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dicast.app.reports import files, newest
+from dicast.app.reports import files
+from dicast.app.reports import files as newest
+from dicast.app.reports.files import newest_errors
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.newest import newest_errors
 from tests.reports.building import NOW, error, opinion
 
 

@@ -11,20 +11,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.assessment.combined import panel_scores as combined
-from dicast.app.assessment.combined import with_learned_panels
+from dicast.app.analysis.scores import panel_scores as combined
+from dicast.app.analysis.scores import with_learned_panels
+from dicast.app.domain.item import Rating
 from dicast.app.domain.panel import NotLearned, PanelRule, half_of
-from dicast.app.domain.rating import Rating
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
-from dicast.app.reports.assessing import learn_panels
 from dicast.app.reports.collecting import collect
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.panel import export_panel, panel_scores
-from dicast.app.reports.ratings import write_ratings
-from dicast.app.reports.resuming import set_aside
 from dicast.app.reports.scores import load_scores
+from dicast.app.reports.statistics import learn_panels
+from dicast.app.reports.stored_items import set_aside, write_ratings
 from tests.reports.building import NOW, header, opinion
 
 WORST = ReportDimension(id="clear", scale_min=1, scale_max=10, panel=PanelRule(combine="worst"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.reports.gate_forms import _escaped
+from dicast.app.reports.quality_gate import _escaped
 
 
 @pytest.mark.parametrize("text, plain", [

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.reports.heat_table import print_heat_map
-from dicast.app.reports.table import MAX_ROWS, bars, print_report
+from dicast.app.reports.terminal import MAX_ROWS, bars, print_heat_map, print_report
 from tests.reports.building import builder, error, files_in, opinion
 
 HOSTILE = "[bold red]x[/bold red] [link=http://evil]y[/link] :smile:\x1b[2J\x07\x9b31m\u202egnp\nJob forged"

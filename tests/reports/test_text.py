@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.printable import cell, printable
+from dicast.app.domain.text import cell, printable
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import Figure
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import MAJORITY
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports import files
 from dicast.app.reports.exports import export
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.html import words as page_words
+from dicast.app.reports.html import items as page_words
 from dicast.app.reports.panel import keep_panel, panel_scores
-from dicast.app.reports.table import print_report
+from dicast.app.reports.terminal import print_report
 from tests.reports.building import NOW, header, opinion
 
 TOPIC = {"labels": ["money", "law", "health"], "ordered": False}

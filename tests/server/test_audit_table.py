@@ -22,7 +22,7 @@ from dicast.app.aio import AsyncClient
 from dicast.app.application import Dicast, create_app
 from dicast.app.cli.main import cli
 from dicast.app.cluster.cluster import Cluster
-from dicast.app.joining import remember
+from dicast.app.cluster.joining import remember
 from dicast.app.server.interface import routes
 from dicast.workers.nodes.registry import Node
 from tests.access.servers import store_server

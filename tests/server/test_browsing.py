@@ -11,7 +11,7 @@ from dicast.app.application import Dicast
 from dicast.app.datasets import fingerprint
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.reports.folders import job_folder
-from dicast.app.reports.resuming import write_items
+from dicast.app.reports.stored_items import write_items
 from tests.server.serving import JOB, problem
 from tests.server.test_results import HOSTILE as GIVEN
 from tests.server.test_results import finished

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dicast.app.server import uploads
+from dicast.app.server import parts as uploads
 from dicast.app.server.errors import FolderFull
-from dicast.app.server.uploads import Uploads
+from dicast.app.server.parts import Uploads
 
 
 async def body(*pieces: bytes) -> AsyncIterator[bytes]:

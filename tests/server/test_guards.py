@@ -21,10 +21,11 @@ import pytest
 from dicast.app.access.audit import Audit, Part
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import doors, interface, jobs, parts, patience, serving
-from dicast.app.server.keys import ServerKeys
+from dicast.app.server import guards as doors
+from dicast.app.server import interface, jobs, parts, serving
+from dicast.app.server import serving as patience
+from dicast.app.server.parts import Rates, RequestRate, ServerKeys
 from dicast.app.server.problems import STATUSES
-from dicast.app.server.rates import Rates, RequestRate
 from dicast.app.server.serving import AddressUnavailable, check, configured, listening
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError

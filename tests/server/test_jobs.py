@@ -14,7 +14,7 @@ import yaml
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.folders import job_folder
-from dicast.app.server.idempotency import IdempotencyKeys
+from dicast.app.server.parts import IdempotencyKeys
 from tests.page.world import finished
 from tests.server.serving import JOB, client, installation, problem, served
 

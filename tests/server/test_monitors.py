@@ -8,7 +8,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from dicast.app.application import Dicast
-from dicast.app.fleet import FleetMember, ask
+from dicast.app.operator.fleet import FleetMember, ask
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.server.serving import JOB

@@ -14,17 +14,16 @@ from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_statistics
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import ReportDimension
-from dicast.app.domain.scale import Scale
-from dicast.app.operations.rating import _describe_dimension, _described_dimensions
+from dicast.app.operator.rating import _describe_dimension, _described_dimensions
 from dicast.app.reports.blind import BlindRatings, Queue, QueuedItem
 from dicast.app.reports.files import read_report
 from dicast.app.reports.finishing import keep_ratings
 from dicast.app.reports.folders import job_folder
-from dicast.app.reports.resuming import set_aside
+from dicast.app.reports.stored_items import set_aside
 from tests.page.world import ended, finished, job, pairs
 from tests.server.serving import client, problem
 

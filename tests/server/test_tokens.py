@@ -17,7 +17,7 @@ from joserfc.jwk import OctKey
 from dicast.app.access.scopes import Scope
 from dicast.app.access.tokens import LEEWAY_S, Tokens
 from dicast.app.application import Dicast
-from dicast.app.server.doors import needs_of
+from dicast.app.server.guards import needs_of
 from dicast.app.server.interface import routes
 from tests.server.serving import JOB, client, installation, problem, served
 

@@ -20,7 +20,7 @@ import pytest
 
 from dicast.app.application import Dicast
 from dicast.app.server.errors import FileNotAllowed, FolderFull
-from dicast.app.server.uploads import Uploads
+from dicast.app.server.parts import Uploads
 from tests.server.serving import JOB, client, installation, problem, served
 
 ITEMS = b'{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n'
@@ -114,7 +114,7 @@ def test_uploads_at_once_never_pass_what_the_folder_may_hold(tmp_path: Path, red
 def test_what_a_killed_server_had_reserved_is_free_again(tmp_path: Path) -> None:
     folder = tmp_path / "uploads"
     program = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom dicast.app.server.uploads import Uploads\n"
+        "import asyncio, sys\nfrom pathlib import Path\nfrom dicast.app.server.parts import Uploads\n"
         "async def body():\n    yield b'x' * 3_000_000\n    print('written', flush=True)\n    await asyncio.sleep(60)\n"
         "asyncio.run(Uploads(Path(sys.argv[1]), 9_000_000, 9_000_000).take(body(), '.csv'))"
     )

@@ -11,7 +11,8 @@ import pytest
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.files import read_report
-from dicast.app.server import browsing, patience
+from dicast.app.server import results as browsing
+from dicast.app.server import serving as patience
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.page.world import finished as judged

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.statistics.agreement import confusion, inter_rater_agreement, judge_with_people, person_with_others
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.independence import effective_judges, error_correlation
+from dicast.app.analysis.agreement import confusion, inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.combining import effective_judges, error_correlation
+from dicast.app.analysis.estimates import Estimate, Unknown
 from tests.statistics.worlds import EVEN, LEVELS, scores
 
 

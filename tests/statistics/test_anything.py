@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import dicast.app.statistics
-from dicast.app.statistics.agreement import inter_rater_agreement, judge_with_people, person_with_others
-from dicast.app.statistics.calibration import cross_fitted
-from dicast.app.statistics.combining import COMBINATIONS, learned_weights
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.groups import compare_groups
-from dicast.app.statistics.independence import effective_judges
-from dicast.app.statistics.means import mean
-from dicast.app.statistics.panel_search import search
-from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share
-from dicast.app.statistics.preferences import bradley_terry, position, win_rate
+from dicast.app.analysis.agreement import inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.calibration import cross_fitted
+from dicast.app.analysis.combining import COMBINATIONS, effective_judges, learned_weights
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.groups import compare_groups
+from dicast.app.analysis.means import mean
+from dicast.app.analysis.panels import search
+from dicast.app.analysis.powered import powered_difference, powered_mean, powered_share
+from dicast.app.analysis.preferences import bradley_terry, position, win_rate
 from tests.statistics.worlds import LEVELS
 
 PACKAGE = Path(dicast.app.statistics.__file__).parent

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dicast.app.statistics.calibration import cross_fitted, gain, learn
-from dicast.app.statistics.estimates import Unknown
+from dicast.app.analysis.calibration import cross_fitted, gain, learn
+from dicast.app.analysis.estimates import Unknown
 
 
 def too_kind(rng, items=600):

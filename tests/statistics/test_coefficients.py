@@ -8,11 +8,19 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
 
-from dicast.app.statistics import kappa
-from dicast.app.statistics.alpha import alpha, alpha_sums, interval_alpha_sums
-from dicast.app.statistics.correlation import correlation, kendall_sums, pearson_sums, spearman_sums
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.icc import icc, icc_sums
+from dicast.app.analysis import agreement as kappa
+from dicast.app.analysis.agreement import (
+    alpha,
+    alpha_sums,
+    correlation,
+    icc,
+    icc_sums,
+    interval_alpha_sums,
+    kendall_sums,
+    pearson_sums,
+    spearman_sums,
+)
+from dicast.app.analysis.estimates import Estimate, Unknown
 from tests.statistics.worlds import LEVELS, scores
 
 EXACT = 1e-9

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dicast.app.statistics import escalation
-from dicast.app.statistics.combining import COMBINATIONS, combine_trimmed, learned_weights, weighted_mean
-from dicast.app.statistics.escalation import replay
-from dicast.app.statistics.estimates import Unknown
-from dicast.app.statistics.labels import dawid_skene
-from dicast.app.statistics.means import Deviation
+from dicast.app.analysis import escalation
+from dicast.app.analysis.combining import COMBINATIONS, combine_trimmed, dawid_skene, learned_weights, weighted_mean
+from dicast.app.analysis.escalation import replay
+from dicast.app.analysis.estimates import Unknown
+from dicast.app.analysis.means import Deviation
 
 _ = np.nan
 

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
 from lab.statistics import audited, coverage, speed
 
 RUNS = 60

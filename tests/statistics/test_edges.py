@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.statistics.combining import combine_majority, combine_trimmed
-from dicast.app.statistics.escalation import mean_settled
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.groups import compare_groups
-from dicast.app.statistics.kappa import fleiss
-from dicast.app.statistics.means import mean
-from dicast.app.statistics.powered import powered_mean
-from dicast.app.statistics.ratings import RatingTable
+from dicast.app.analysis.agreement import fleiss
+from dicast.app.analysis.combining import combine_majority, combine_trimmed
+from dicast.app.analysis.escalation import mean_settled
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.groups import compare_groups
+from dicast.app.analysis.means import mean
+from dicast.app.analysis.powered import powered_mean
+from dicast.app.analysis.ratings import RatingTable
 
 
 @pytest.mark.parametrize("scores, middle", [([1, 2, 3, 4, 5], 3), ([5, 4, 3, 2], 3), ([7, 1], 1), ([2, 2, 9, 9, 5], 2)])

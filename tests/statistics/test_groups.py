@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.groups import compare_groups, holm
-from dicast.app.statistics.preferences import (
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.groups import compare_groups, holm
+from dicast.app.analysis.preferences import (
     PRIOR_SD,
     both_orders,
     bradley_terry,
@@ -18,8 +18,8 @@ from dicast.app.statistics.preferences import (
     share_of_wins,
     win_rate,
 )
-from dicast.app.statistics.ratings import RatingScale, check
-from dicast.app.statistics.runs import NotComparable, RunScores, check_comparable, compare_runs
+from dicast.app.analysis.ratings import RatingScale, check
+from dicast.app.analysis.runs import NotComparable, RunScores, check_comparable, compare_runs
 
 
 def systems(rng, items=200):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dicast.app.reports.assessing import compute
+from dicast.app.reports.statistics import compute
 from lab.statistics.job import make
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dicast.app.statistics.estimates import Estimate
-from dicast.app.statistics.means import Deviation, deviation, estimate, mean
+from dicast.app.analysis.estimates import Estimate
+from dicast.app.analysis.means import Deviation, deviation, estimate, mean
 
 
 def test_errors_of_independent_values_add_up_as_squares() -> None:

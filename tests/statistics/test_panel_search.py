@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.panel_search import search
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.panels import search
 
 
 def test_the_cheapest_panel_that_is_good_enough_is_found():

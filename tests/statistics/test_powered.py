@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.means import mean
-from dicast.app.statistics.powered import ALL_RATED, powered_difference, powered_mean, powered_share, powered_win_rate
-from dicast.app.statistics.sampling import draw_sample, draw_stratified, draw_weighted
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.means import mean
+from dicast.app.analysis.powered import ALL_RATED, powered_difference, powered_mean, powered_share, powered_win_rate
+from dicast.app.analysis.sampling import draw_sample, draw_stratified, draw_weighted
 
 
 def rated_some(rng, items, rated, correlation, bias=0.0):

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from dicast.app.statistics.betting import Capital, needed, sequence
-from dicast.app.statistics.estimates import Estimate, Unknown
-from dicast.app.statistics.questions import AtLeast, BetterBy, Inquiry, NoWiderThan, differences_of
+from dicast.app.analysis.estimates import Estimate, Unknown
+from dicast.app.analysis.sequences import (
+    AtLeast,
+    BetterBy,
+    Capital,
+    Inquiry,
+    NoWiderThan,
+    differences_of,
+    needed,
+    sequence,
+)
 
 ITEMS, PAGE = 1200, 25
 SHAPES = {"skewed": [0.03, 0.05, 0.1, 0.27, 0.55], "even": [0.1, 0.2, 0.4, 0.2, 0.1], "yes or no": [0.4, 0, 0, 0, 0.6]}

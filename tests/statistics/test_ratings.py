@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dicast.app.statistics.ratings import RatingScale, RatingsError, check, replicates, table
+from dicast.app.analysis.ratings import RatingScale, RatingsError, check, replicates, table
 
 SCALES = {"clarity": RatingScale(1, 5), "verdict": RatingScale(labels=("fail", "pass"))}
 ITEMS = ["a", "b", "c"]

@@ -12,17 +12,16 @@ from scipy import optimize, stats
 from statsmodels.regression.linear_model import OLS, WLS
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
-from dicast.app.statistics import kappa
-from dicast.app.statistics.betting import FRACTIONS, Capital
-from dicast.app.statistics.calibration import learn
-from dicast.app.statistics.differences import differences, limit_sums
-from dicast.app.statistics.estimates import Estimate
-from dicast.app.statistics.groups import holm
-from dicast.app.statistics.icc import icc_sums
-from dicast.app.statistics.labels import dawid_skene
-from dicast.app.statistics.means import deviation, mean
-from dicast.app.statistics.powered import powered_difference, powered_mean, powered_share
-from dicast.app.statistics.preferences import bradley_terry
+from dicast.app.analysis import agreement as kappa
+from dicast.app.analysis.agreement import differences, icc_sums, limit_sums
+from dicast.app.analysis.calibration import learn
+from dicast.app.analysis.combining import dawid_skene
+from dicast.app.analysis.estimates import Estimate
+from dicast.app.analysis.groups import holm
+from dicast.app.analysis.means import deviation, mean
+from dicast.app.analysis.powered import powered_difference, powered_mean, powered_share
+from dicast.app.analysis.preferences import bradley_terry
+from dicast.app.analysis.sequences import FRACTIONS, Capital
 
 EXACT = 1e-9
 SEEDS = range(3)

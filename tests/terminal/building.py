@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dicast.app.cli.progress import JobSnapshot
+from dicast.app.cli.following import JobSnapshot
 from dicast.app.ledger.client import JobStatus
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 
 
 def status(done: int = 0, *, state: JobState = JobState.RUNNING, units: int = 100, **counters: int) -> JobStatus:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dicast.app.cli.beside import PAGE, print_page_path, wait_for_page
 from dicast.app.cli.console import Terminal
+from dicast.app.cli.run import PAGE, print_page_path, wait_for_page
 from dicast.app.reports.files import REPORT
 
 

@@ -6,8 +6,8 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.app.cli.console import STORE_TROUBLE, Refused, Terminal
+from dicast.app.domain.refusals import InvalidJob
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.refusals import InvalidJob
 from dicast.errors import Exit
 
 

@@ -13,10 +13,9 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.app.cli import following
-from dicast.app.cli.following import Action, Interrupts, JobVanished, JobWatcher, StoreAway, follow
-from dicast.app.cli.progress import JobSnapshot
+from dicast.app.cli.following import Action, Interrupts, JobSnapshot, JobVanished, JobWatcher, StoreAway, follow
 from dicast.app.ledger.client import JobStatus, UnknownJob
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from tests.terminal.building import sight, status
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dicast.app.cli.progress import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, pace, span, wrapped
-from dicast.app.ledger.states import JobState
+from dicast.app.cli.following import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, pace, span, wrapped
+from dicast.app.ledger.records import JobState
 from tests.terminal.building import sight
 
 

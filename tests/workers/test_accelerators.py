@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.workers.system.accelerators import accelerators
+from dicast.workers.system.host import accelerators
 
 
 def test_a_host_without_any(tmp_path):

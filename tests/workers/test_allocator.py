@@ -11,7 +11,7 @@ import pytest
 
 THREADS = """
 import ctypes, sys, threading
-from dicast.workers.system.allocator import share_one_arena
+from dicast.workers.system.host import share_one_arena
 if sys.argv[1] == "one": share_one_arena()
 ready = threading.Barrier(5)
 def hold(): kept = [bytes(10_000) for _ in range(10)]; ready.wait(10); ready.wait(10)
@@ -39,7 +39,7 @@ def test_threads_share_an_arena_unless_the_operator_says_otherwise() -> None:
 @pytest.mark.parametrize("given, found", [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")])
 def test_arrow_allocates_there_too_unless_the_operator_says_otherwise(given: dict[str, str], found: str) -> None:
     program = """
-from dicast.workers.system.allocator import share_one_arena
+from dicast.workers.system.host import share_one_arena
 share_one_arena()
 import pyarrow
 print(pyarrow.default_memory_pool().backend_name)

@@ -8,8 +8,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
-from dicast.workers.store.batches import BATCH_MAX, Batches
-from dicast.workers.store.connection import connect_batching
+from dicast.workers.store.connection import BATCH_MAX, Batches, connect_batching
 from tests.workers.pool_harness import DEADLINE_S, Server
 
 

@@ -8,8 +8,7 @@ from kombu import Connection
 from kombu.transport.redis import Channel
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from dicast.workers.broker.acknowledgement import batch_acks
-from dicast.workers.broker.broker_errors import reconnect_on_error_replies, survive_foreign_broadcasts
+from dicast.workers.broker.acknowledgement import batch_acks, reconnect_on_error_replies, survive_foreign_broadcasts
 
 
 def test_a_refusal_is_a_lost_connection(redis_url):

@@ -10,9 +10,9 @@ from kombu.message import Message
 from redis.exceptions import ResponseError
 
 from dicast.workers.admission.request import GatedUnit
-from dicast.workers.broker.signing import SIGNATURE, signature
+from dicast.workers.broker.dead_letters import SIGNATURE, signature
 from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
-from dicast.workers.runtime.pool_queues import PoolQueues
+from dicast.workers.runtime.queues import PoolQueues
 
 KEY = "k" * 32
 app = Celery("consumer", set_as_current=False)

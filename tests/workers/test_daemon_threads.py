@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dicast.workers.system.daemon_threads import DaemonThreads
+from dicast.workers.system.supervision import DaemonThreads
 from tests.workers.pool_harness import DEADLINE_S, ROOT
 
 
@@ -56,7 +56,7 @@ def test_closed_threads_take_no_calls_and_can_drop_those_that_wait():
 def test_a_call_that_never_ends_does_not_keep_the_process():
     script = """
 import threading
-from dicast.workers.system.daemon_threads import DaemonThreads
+from dicast.workers.system.supervision import DaemonThreads
 started = threading.Event()
 DaemonThreads(1, "t").submit(lambda: (started.set(), threading.Event().wait()))
 started.wait()

@@ -7,8 +7,7 @@ from celery import Celery, states
 from redis.exceptions import ReadOnlyError
 
 from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
-from dicast.workers.store.batches import LANES
-from dicast.workers.store.connection import ASYNC_CONNECTIONS, connect, connect_async, connect_batching
+from dicast.workers.store.connection import ASYNC_CONNECTIONS, LANES, connect, connect_async, connect_batching
 from tests.e2e.servers import Pair
 
 

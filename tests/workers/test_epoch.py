@@ -11,8 +11,8 @@ from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Want
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
-from dicast.workers.store.epoch import Epoch, Knowledge, vouch
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch, Knowledge, vouch
 from tests.e2e.cluster import until
 from tests.workers.pools import obey, parameters
 

@@ -5,7 +5,7 @@ import redis
 from redis._parsers.base import BaseParser
 from redis.exceptions import RedisError
 
-from dicast.workers.store.errors import NotReady, is_passing
+from dicast.workers.store.connection import NotReady, is_passing
 
 
 def refusal(words: str) -> RedisError:

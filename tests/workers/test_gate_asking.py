@@ -10,9 +10,8 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
 
 from dicast.workers.admission import gate
-from dicast.workers.admission.gate import BATCH_MIN, FALLBACK_S, WAITING_MAX, Gate
+from dicast.workers.admission.gate import BATCH_MIN, FALLBACK_S, WAITING_MAX, Gate, Turns
 from dicast.workers.admission.leases import LeaseVerdict, Returned, Want
-from dicast.workers.admission.turns import Turns
 from tests.workers.gates import Host, Request, until_turned
 
 HEADER = {"job": "j", "project": "g", "model": "m", "input_tokens": 70, "output_tokens": 30}

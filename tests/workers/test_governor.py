@@ -18,7 +18,7 @@ from dicast.workers.admission.overrides import OverrideError, Overrides
 from dicast.workers.admission.pool_state import PoolStates, findings
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys

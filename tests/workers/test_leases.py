@@ -7,11 +7,8 @@ import random
 import pytest
 import redis.asyncio
 
-from dicast.workers.admission.holders import Holder, read_holder
-from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
-from dicast.workers.admission.open_leases import open_leases
-from dicast.workers.nodes.orders import OrderKind, Orders
-from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.admission.leases import Holder, LeaseStore, LeaseVerdict, Returned, Want, open_leases, read_holder
+from dicast.workers.nodes.registry import Node, OrderKind, Orders, Registry
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys

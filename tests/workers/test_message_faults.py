@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from kombu.message import Message
 
-from dicast.workers.broker.message_faults import BODY_MAX_BYTES, RETURNS, body_fault, fault
+from dicast.workers.broker.dead_letters import BODY_MAX_BYTES, RETURNS, body_fault, fault
 
 HEADERS = {
     "lang": "py", "task": "t", "id": "a", "shadow": None, "eta": None, "expires": None, "group": None,

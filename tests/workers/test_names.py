@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dicast.app.application import create_app
-from dicast.workers.broker.names import Names, plain
+from dicast.workers.broker.profiles import Names, plain
 
 ODD = ["a", "A", "a b", "a@b", "a%40b", "provider.openai", "blue.pidbox", "@", "%"]
 

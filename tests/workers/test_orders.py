@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from dicast.workers.nodes.beacon import Beacon, IdleDuties
-from dicast.workers.nodes.orders import GiveBack, Order, OrderKind, Orders, Requests
-from dicast.workers.nodes.registry import Node, Registry
+from dicast.workers.nodes.registry import GiveBack, Node, Order, OrderKind, Orders, Registry, Requests
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
-from dicast.workers.admission.outages import Outage, Outages
-from dicast.workers.admission.pool_state import findings
+from dicast.workers.admission.pool_state import Outage, Outages, findings
 from dicast.workers.policy.admission import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async

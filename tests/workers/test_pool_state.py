@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.cli.pools import summary_line
-from dicast.app.operations.pools import summary
-from dicast.workers.admission.outages import Outage
-from dicast.workers.admission.pool_health import ModelHealth, health_now
-from dicast.workers.admission.pool_state import PoolState, ProjectState, findings
+from dicast.app.cli.governor import summary_line
+from dicast.app.operator.pools import summary
+from dicast.workers.admission.pool_state import ModelHealth, Outage, PoolState, ProjectState, findings, health_now
 
 CALM = PoolState(
     pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,

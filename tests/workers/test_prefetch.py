@@ -3,7 +3,7 @@
 from collections import deque
 from types import SimpleNamespace
 
-from dicast.workers.broker.prefetch import Prefetch
+from dicast.workers.broker.fetch import Prefetch
 
 
 class Queue:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dicast.app.reports.durable import replacing
-from dicast.app.reports.folders import begin
-from dicast.workers.system.private_files import create, make_folder, open_or_create
+from dicast.app.reports.folders import begin, replacing
+from dicast.workers.system.files import create, make_folder, open_or_create
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct, autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.workers.admission.queue_end import LONGEST_S, QueueEnd
+from dicast.workers.admission.gate import LONGEST_S, QueueEnd
 
 
 def test_three_rounds_of_the_limit_are_the_end():

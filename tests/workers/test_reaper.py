@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 
-from dicast.workers.broker.message_faults import RETURNS
+from dicast.workers.broker.dead_letters import RETURNS
 from dicast.workers.nodes import reaper
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.connection import connect

@@ -21,7 +21,7 @@ from redis.asyncio.connection import AbstractConnection
 import dicast.workers.runtime.result_backend
 from dicast.workers.runtime.loop_bridge import TaskGreenlet, close_loop_resources
 from dicast.workers.runtime.result_backend import RedisBackend
-from dicast.workers.store.batches import BATCH_MAX, LANES
+from dicast.workers.store.connection import BATCH_MAX, LANES
 from tests.workers import pool_harness
 from tests.workers.pool_harness import DEADLINE_S, ROOT, Server, running, until
 

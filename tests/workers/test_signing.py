@@ -1,8 +1,7 @@
 import orjson
 import pytest
 
-from dicast.workers.broker.dead_letters import read_message
-from dicast.workers.broker.signing import SIGNATURE, is_signed, signature
+from dicast.workers.broker.dead_letters import SIGNATURE, is_signed, read_message, signature
 
 KEY = "k" * 32
 HEADERS = {"task": "t", "id": "1", "retries": 0, "timelimit": [None, None], "dicast": {"job": "j"}, "lang": "py"}

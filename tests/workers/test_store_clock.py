@@ -17,8 +17,8 @@ from dicast.workers.nodes.registry import STANDARD, Node, Registry
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.embedded import server_command
-from dicast.workers.store.epoch import Epoch, Knowledge
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch, Knowledge
 from lab.chaos.clocks import SteppedClock, available
 from tests.e2e.cluster import until
 from tests.workers.pools import obey, parameters

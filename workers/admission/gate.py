@@ -7,6 +7,10 @@ nothing new is granted. An error that concerns one request affects that request 
 goes back.
 
 Threads: the hub's thread receives and acknowledges messages; everything else runs on the execution pool's loop.
+
+The order in which the units waiting at one gate take their turns.
+
+Detects that the units waiting for a pool are the last ones. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -16,19 +20,109 @@ import contextlib
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 
 from redis.exceptions import RedisError
 
 from dicast.workers.admission.gate_host import GateHost
 from dicast.workers.admission.leases import Admission, LeaseVerdict, Returned, Want
-from dicast.workers.admission.queue_end import QueueEnd
 from dicast.workers.admission.request import AdmittedRequest, GatedUnit, Lease
-from dicast.workers.admission.turns import Turns, in_turns
 from dicast.workers.policy.admission import PROJECT_MAX
-from dicast.workers.store.errors import is_passing
+from dicast.workers.store.connection import is_passing
 from dicast.workers.system.supervision import watch
+
+ROUNDS = 3
+"""The end of a queue is near when fewer units wait than `ROUNDS` times the limit. With calls of half a second these
+take about as long as a rate-limited unit waits for its next attempt; with slower calls, others are open that long
+anyway."""
+LONGEST_S = 2.0
+"""A queue that stays short for longer than this is filled as fast as it is emptied, or by many small jobs. The limit
+has to grow for these, too."""
+
+
+class QueueEnd:
+    """The end of one gate's queue. No higher limit is tried with a queue's last units, since a refused one would end
+    after all others."""
+
+    def __init__(self) -> None:
+        self._near_since: float | None = None
+
+    def is_near(self, waiting: int, limit: int, now: float) -> bool:
+        """Return whether the end is near, with `waiting` units here and in the queue under `limit` (0: not known yet);
+        `now` is in seconds."""
+        if waiting >= ROUNDS * limit:
+            self._near_since = None
+            return False
+        if self._near_since is None:
+            self._near_since = now
+        return now < self._near_since + LONGEST_S
+
+
+CROWD_MAX = 256
+"""The most messages that a gate takes in addition to `WAITING_MAX`, since others may stand behind them in the queue.
+They are messages of jobs at their own limit or, if several projects use the pool, of projects that fill more than their
+part."""
+JOB_LIMIT = "job_limit"
+ASIDE_S = 1.0
+"""How long a job that was denied for its own limit steps aside: nothing here says when one of its calls ends
+elsewhere."""
+
+
+class Turns:
+    """The turns at one gate. Jobs at their own limit, or of projects at theirs, step aside for a while."""
+
+    def __init__(self) -> None:
+        self._aside: dict[str, float] = {}
+        """Job -> until when it steps aside. The dict is replaced and never changed, since other threads read it."""
+
+    def takes(self, request: AdmittedRequest) -> bool:
+        """Return whether the request takes its turn, that is, its job has not stepped aside."""
+        return request.unit.job not in self._aside
+
+    def note(
+        self, pending: Iterable[AdmittedRequest], batch: Sequence[AdmittedRequest], reasons: Sequence[str], now: float
+    ) -> None:
+        """Take in the reasons for which the requests in `batch` were denied, '' for those that were not."""
+        waiting = {request.unit.job for request in pending}
+        aside = {job: until for job, until in self._aside.items() if now < until and job in waiting}
+        for request, reason in zip(batch, reasons, strict=True):
+            if reason in (JOB_LIMIT, PROJECT_MAX):
+                aside[request.unit.job] = now + ASIDE_S
+        self._aside = aside
+
+    def come_back(self, job: str) -> None:
+        """End the job's stepping aside: one of its calls has ended here, so it may have another."""
+        self._aside = {name: until for name, until in self._aside.items() if name != job}
+
+    def crowd(self, pending: Iterable[AdmittedRequest], projects: int, places: int) -> int:
+        """Return how many of the waiting messages do not count against the room: those of jobs that have stepped aside
+        and, with several `projects`, those beyond their equal parts of the `places`."""
+        aside, units = self._aside, [request.unit for request in pending]
+        waiting = Counter(unit.project for unit in units if unit.job not in aside)
+        part = places // projects if projects > 1 else len(units)
+        crowd = len(units) - waiting.total() + sum(max(0, n - part) for n in waiting.values())
+        return min(CROWD_MAX, crowd)
+
+
+def in_turns(pending: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequest]:
+    """Return up to `most` of the waiting requests: the oldest of each project first, then the second of each, and so
+    on.
+
+    So a project with a long queue does not hold up others. The same holds for the jobs within a project.
+    """
+    turns: Counter[tuple[str, str]] = Counter()
+    waiting: dict[str, list[tuple[int, int, AdmittedRequest]]] = defaultdict(list)
+    for number, request in enumerate(pending):
+        unit = request.unit
+        waiting[unit.project].append((turns[unit.project, unit.job], number, request))
+        turns[unit.project, unit.job] += 1
+    ranked = []
+    for requests in waiting.values():
+        requests.sort()  # no two have one number, so that requests are never compared
+        ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
+    return [request for *_, request in sorted(ranked)[:most]]
+
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +141,6 @@ OVER_SHARE = ("fair_share", PROJECT_MAX)
 SLOTS = "slots"
 """The reason reported for units that wait because this worker has no free slot."""
 FALLBACK_S = 1.0
-ASIDE_S = 1.0
 """How long a gate that has given messages back takes no others, so that other workers can take them."""
 COUNTED_EVERY_S, COUNTED_WITHIN_S = 1.0, 0.2
 OVER_SHARE_EVERY_S = 60.0

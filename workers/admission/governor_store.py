@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
-from dicast.workers.policy.events import Cost, Done, Event, Sent
+from dicast.workers.policy.calls import Cost, Done, Event, Sent
 from dicast.workers.policy.headers import NO_READINGS, Readings
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.store.connection import AsyncStoreClient

@@ -1,4 +1,9 @@
-"""Leases in the store, each the right to have one call open. One round trip gives back and grants in batches."""
+"""Leases in the store, each the right to have one call open. One round trip gives back and grants in batches.
+
+The record of a lease in the store, as Python reads it; release.lua and grant.lua read and write it.
+
+The open leases, for display.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,43 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import orjson
 
-from dicast.workers.admission.holders import read_holder
 from dicast.workers.store.connection import AsyncStoreClient
-from dicast.workers.store.epoch import Epoch
 from dicast.workers.store.keys import Keys
-from dicast.workers.store.scripts import freeing, script_text
+from dicast.workers.store.scripts import Epoch, freeing, script_text
 
 if TYPE_CHECKING:
     from dicast.workers.policy.admission import CallOutcome
+
+
+class Holder(NamedTuple):
+    """The holder of a lease: who has a call open, and since when (lease-clock ms).
+
+    A `probe` tries a pool whose circuit breaker is not closed. Nobody waits for a call that was `cut`, but the provider
+    may still be working on it. What is reserved for the call is known to the scripts only.
+    """
+
+    pool: str
+    job: str
+    project: str
+    node: str
+    sent_ms: int
+    probe: bool
+    model: str = ""
+    cut: bool = False
+
+
+def read_holder(record: str) -> Holder:
+    """Parse a value of the hash `holders` (holder.lua)."""
+    if not record.startswith("{"):  # left behind by a worker of version 0.1
+        pool, job, project, node, sent_ms, _, probe = record.split("|", 7)[:7]
+        return Holder(pool, job, unquote(project), node, int(sent_ms), probe == "1")
+    fields = orjson.loads(record)
+    return Holder(**{name: fields[name] for name in Holder._fields if name in fields})
+
 
 logger = logging.getLogger(__name__)
 
@@ -188,3 +219,48 @@ def _encoded(returned: str | Returned) -> list[object]:
     return [
         lease, further_ms, outcome.status, used.input_tokens, used.output_tokens, readings, outcome.reporter, error,
     ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLease:
+    """The lease of one open call.
+
+    `age_s` is the time since the grant, `left_s` the time to its deadline, both by the lease clock. A `probe` decides
+    whether its pool's circuit breaker closes. `node` is the holder's id; `unit` is the place in the job (lane, page,
+    position), '' if it is not known. Nobody waits any longer for a call that was `cut`; its lease counts because the
+    provider may still be working on it.
+    """
+
+    lease: str
+    pool: str
+    project: str
+    job: str
+    node: str
+    age_s: float
+    left_s: float
+    probe: bool
+    unit: str = ""
+    model: str = ""
+    cut: bool = False
+
+
+async def open_leases(client: AsyncStoreClient, keys: Keys) -> list[OpenLease]:
+    """Return all open leases, the oldest first. Raises redis errors."""
+    pipe = client.pipeline(transaction=False)
+    pipe.hget(keys.clock, "now")
+    pipe.hgetall(keys.holders)
+    pipe.zrange(keys.leases, 0, -1, withscores=True)
+    now, holders, deadlines = await pipe.execute()
+    ends = dict(deadlines)
+    now_ms = float(now or 0)
+    leases = []
+    for lease, record in holders.items():
+        holder = read_holder(record)
+        left_s = max(0.0, ends.get(lease, now_ms) - now_ms) / 1000
+        age_s = max(0.0, now_ms - holder.sent_ms) / 1000
+        place = holder.pool, holder.project, holder.job, holder.node
+        unit = lease.partition("~")[2]
+        leases.append(
+            OpenLease(lease, *place, age_s, left_s, holder.probe, unit=unit, model=holder.model, cut=holder.cut)
+        )
+    return sorted(leases, key=lambda lease: (-lease.age_s, lease.lease))

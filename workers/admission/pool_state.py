@@ -1,25 +1,215 @@
 """The state of each pool, for display: limits and their reasons, who waits, what was denied, budgets.
 
 Nothing here makes decisions, and no decision is based on it.
+
+The health of pools: how a call sent to one now would fare, for callers that may choose among several.
+
+Pools that are down: their calls fail one after the other, and none is answered. The store's scripts keep the record
+(health.lua), by the lease clock, so that it outlives every worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from dicast.workers.admission.governor_store import GovernorStore
-from dicast.workers.admission.open_leases import OpenLease, open_leases
-from dicast.workers.admission.outages import Outage
-from dicast.workers.admission.pool_health import ModelHealth, health_now, limit_in_force
+from dicast.workers.admission.governor_store import GovernorStore, read_parameters
+from dicast.workers.admission.leases import OpenLease, open_leases
+from dicast.workers.policy.admission import EnforcementState, effective_limit, obey
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import script_text
+
+DOWN_AFTER = 3
+"""The number of failures in a row that count as an outage."""
+UNITS_SURE = 5
+"""If this many different units all failed, the units are not the cause."""
+_ENFORCEMENT = Path(__file__).parent / "governor_look.lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The failures in a row of one pool.
+
+    `since` (the first) and `at` (the last) are seconds of the lease clock. `units` is the number of different units
+    that failed, counted up to 8. `status` is 0 if there was no answer; `error` is the error of the last failure.
+    """
+
+    since: float
+    at: float
+    failures: int
+    units: int
+    status: int
+    error: str
+
+    @property
+    def is_down(self) -> bool:
+        return self.failures >= DOWN_AFTER
+
+    @property
+    def last_error(self) -> str:
+        return self.error or (f"status {self.status}" if self.status else "no answer")
+
+    @classmethod
+    def from_remembered(cls, remembered: Mapping[str, Any]) -> Outage | None:
+        """Read the outage from what the scripts remember of a pool; None if its last call was answered, or none was
+        made."""
+        record = remembered.get("outage")
+        if record is None:
+            return None
+        return cls(
+            since=record["since"], at=record["at"], failures=int(record["failures"]), units=len(record["units"]),
+            status=int(record["status"]), error=record["error"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCondition:
+    """What keeps calls from a pool at `now` (s, lease clock): its outage, and how long its breaker stays open."""
+
+    now: float
+    outage: Outage | None
+    breaker_for_s: float
+
+    @property
+    def down_for_s(self) -> float:
+        """How long the pool has been down; 0 while it is up."""
+        return max(0.0, self.now - self.outage.since) if self.outage is not None and self.outage.is_down else 0.0
+
+
+class Outages:
+    """Reads the conditions of pools, all in one round trip."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._enforcement_script = client.register_script(script_text(_ENFORCEMENT))
+
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolCondition]:
+        """Return the condition of each of these pools. Raises redis errors."""
+        k, names = self._keys, list(dict.fromkeys(pools))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(k.clock, "now")
+        for pool in names:
+            pipe.hget(k.governor(pool), "parameters")
+            await self._enforcement_script(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
+        now_ms, *rest = await pipe.execute()
+        now = int(now_ms or 0) / 1000.0
+        return {
+            pool: _condition(now, orjson.loads(parameters or "{}"), orjson.loads(remembered or "{}"))
+            for pool, parameters, remembered in zip(names, rest[::2], rest[1::2], strict=True)
+        }
+
+
+def _condition(now: float, parameters: Mapping[str, Any], remembered: Mapping[str, Any]) -> PoolCondition:
+    is_open = parameters.get("breaker", "closed") != "closed"
+    rest_s = max(0.0, parameters["breaker_until"] - now) if is_open else 0.0
+    return PoolCondition(now, Outage.from_remembered(remembered), rest_s)
+
+
+HEALTH_S = 60.0
+"""The time after which an outcome counts 1/e of a fresh one (health.lua)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """The recent outcomes of one model's calls: `good` of `ended` were answered.
+
+    Recent ones count more (see `HEALTH_S`). The good ones took `took_s` together, from the grant of their leases to the
+    return of these.
+    """
+
+    good: float
+    ended: float
+    took_s: float = 0.0
+
+    @property
+    def success_rate(self) -> float:
+        """The share of good calls, between 0 and 1. It is 1 if nothing is known, and goes back to 1 while no call
+        ends."""
+        return (self.good + 1.0) / (self.ended + 1.0)
+
+    @property
+    def latency_s(self) -> float | None:
+        """How many seconds a good call takes on average; None if none has ended lately."""
+        return self.took_s / self.good if self.good > 0.0 else None
+
+
+UNKNOWN = ModelHealth(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHealth:
+    """The health of one pool now.
+
+    `limit` is the limit in force (None before the first decision). `assigned` counts units that were assigned to this
+    pool and whose calls are not open yet. `broken` says that its circuit breaker lets nothing pass for now.
+    """
+
+    limit: int | None
+    open: int
+    assigned: int
+    broken: bool
+    health: Mapping[str, ModelHealth]
+
+
+class PoolHealthReader:
+    """Reads the health of pools, all in one round trip."""
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
+        self._redis, self._keys = client, keys
+        self._enforcement_script = client.register_script(script_text(_ENFORCEMENT))
+
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]:
+        """Return the health of each of these pools. Raises redis errors."""
+        k, names = self._keys, list(dict.fromkeys(pools))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hget(k.clock, "now")
+        pipe.hmget(k.open, [f"p:{pool}" for pool in names])
+        pipe.hmget(k.assigned, names)
+        for pool in names:
+            pipe.hget(k.governor(pool), "parameters")
+            await self._enforcement_script(keys=[k.governor(pool), k.open], args=[pool], client=pipe)
+        now_ms, opened, assigned, *rest = await pipe.execute()
+        now = int(now_ms or 0) / 1000.0
+        return {
+            pool: _pool_health_of(
+                read_parameters(parameters), orjson.loads(remembered or "{}"), int(n or 0), int(m or 0), now
+            )
+            for pool, n, m, parameters, remembered in zip(names, opened, assigned, rest[::2], rest[1::2], strict=True)
+        }
+
+
+def _pool_health_of(
+    parameters: Parameters | None, remembered: Mapping[str, Any], opened: int, assigned: int, now: float
+) -> PoolHealth:
+    health = {model: health_now(health, now) for model, health in remembered.get("health", {}).items()}
+    if parameters is None:
+        return PoolHealth(None, opened, assigned, False, health)
+    broken = parameters.breaker is not BreakerPhase.CLOSED and now < parameters.breaker_until
+    return PoolHealth(limit_in_force(parameters, remembered, now), opened, assigned, broken, health)
+
+
+def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: float) -> int:
+    """Return the limit as the scripts apply it, given what they remember of the pool."""
+    names = ("version", "refusals", "refused", "refused_sent_at")
+    state = EnforcementState(**{name: remembered[name] for name in names if name in remembered})
+    obey(parameters, state)
+    return effective_limit(parameters, state, now)
+
+
+def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
+    """Return a model's health as the scripts remember it, decayed to `now` (s, lease clock)."""
+    decay = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
+    return ModelHealth(remembered["good"] * decay, remembered["all"] * decay, remembered.get("took", 0.0) * decay)
+
 
 STALE_S = 10.0
 STALE_DEMAND_S = 600.0

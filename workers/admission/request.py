@@ -19,7 +19,7 @@ HEADER = "dicast"
 SENT = "sent"
 """The header's field with the time at which a message was sent, in Unix seconds by its sender's clock."""
 QUEUE_PREFIX = "provider."
-"""The prefix of queues that are read by gates; the pool's name follows (workers/broker/names.py)."""
+"""The prefix of queues that are read by gates; the pool's name follows (workers/broker/profiles.py)."""
 NAME_MAX = 1000
 _UNIT = re.compile(r"[0-9b.]{1,60}", re.ASCII)
 _NAMES = ("job", "project", "pool", "model")

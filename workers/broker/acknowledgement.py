@@ -9,20 +9,79 @@ the server has deleted them, also across connections, for a tag names its messag
 with tags waiting has its messages redelivered: at least once, as before.
 
 All on the hub's thread. In a process without a hub, kombu's own way.
+
+Puts unacknowledged messages back into their queues, many in one step.
+
+kombu moves each by itself, in a transaction that conflicts with all concurrent ones, and that a store with full memory
+rejects. A message goes behind those that wait, so that one that kills its workers does not hold up others.
+
+Treats a Redis that rejects commands for a while as unreachable: the worker reconnects instead of ending.
+
+It may be read-only (a replica, a fail-over), full, or unblocked by a change of roles. kombu counts these answers as
+channel errors, which end a worker that gets one while it consumes. They are temporary, so consuming is retried.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable, Sequence
+from functools import cache, partial, wraps
+from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis, virtual
+from kombu.transport.redis import Channel, QoS, Transport
+from redis.exceptions import ResponseError
 
-from dicast.workers.broker.requeue import requeue
+from dicast.workers.broker.dead_letters import RETURNS
+from dicast.workers.store.connection import is_passing
+from dicast.workers.store.scripts import script_text
 from dicast.workers.system import private
 
+_REQUEUE = Path(__file__).parent / "requeue.lua"
+TOGETHER = 200
+
 logger = logging.getLogger(__name__)
+
+
+def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = False) -> int:
+    """Put back messages from a Redis channel's key of unacknowledged ones; returns how many of them it still held.
+
+    Each goes back at most once, however many processes do this concurrently. `lost` says that the worker that held them
+    is gone, which is counted in the messages (`RETURNS`).
+    """
+    unacked, index = channel.unacked_key, channel.unacked_index_key
+    queue_of = cache(partial(private.queue_of, channel))
+    restore, restored = client.register_script(script_text(_REQUEUE)), 0
+    for first in range(0, len(tags), TOGETHER):
+        some, moves = tags[first : first + TOGETHER], []
+        for tag, entry in zip(some, client.hmget(unacked, some), strict=True):
+            if entry is None:
+                continue
+            try:
+                exchange, routing_key, message = _redelivered(entry, lost)
+                moves += [tag, queue_of(exchange, routing_key), message]
+            except (ValueError, TypeError, KeyError) as error:
+                client.hdel(unacked, tag)
+                logger.error("the unacknowledged entry %r is no message: %r", tag, error,
+                             extra={"event": "quarantined", "reason": "unreadable"})  # fmt: skip
+        restored += restore(keys=[unacked, index], args=moves) if moves else 0
+    return restored
+
+
+def _redelivered(entry: bytes | str, lost: bool) -> tuple[str, str, str]:
+    """Return exchange, routing key, and the message as it goes back. Its typed values stay as they are written."""
+    message, exchange, routing_key = json.loads(entry)
+    message["properties"]["delivery_info"]["redelivered"] = True
+    headers = message["headers"]
+    if lost and isinstance(headers, dict):
+        before = headers.get(RETURNS)
+        headers[RETURNS] = 1 + (before if isinstance(before, int) else 0)
+    return exchange, routing_key, json.dumps(message)
+
 
 TOGETHER_S = 0.05
 """How long an acknowledgement waits for others: alone it would cost as much as all other steps of its message."""
@@ -129,3 +188,51 @@ class _PendingAcks:
 
 
 _pending: dict[str, _PendingAcks] = {}
+
+
+class OutlivedQoS(QoS):  # type: ignore[misc]
+    """Ignores acknowledgements over a closed channel: the message has been put back, and is delivered again."""
+
+    def ack(self, delivery_tag: str) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if self.channel.closed:
+            virtual.QoS.ack(self, delivery_tag)
+        else:
+            super().reject(delivery_tag, requeue=requeue)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        with self.channel.conn_or_acquire(client) as connected:
+            requeue(self.channel, connected, [tag])
+
+
+def reconnect_on_error_replies() -> None:
+    """Have kombu's Redis transport, in this process, treat an error answer as a lost connection, and ignore
+    acknowledgements over a lost one."""
+    if ResponseError not in Transport.connection_errors:
+        Transport.connection_errors = (*Transport.connection_errors, ResponseError)
+        Channel.QoS = OutlivedQoS
+
+
+def survive_foreign_broadcasts() -> None:
+    """Have foreign data on the channels of remote control logged and ignored, in this process. kombu takes anything
+    there for a message, and would end on it."""
+
+    def outliving(receive: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(receive)
+        def received(self: Any, client: Any) -> Any:
+            try:
+                return receive(self, client)
+            except Exception as error:  # kombu raises whatever a foreign broadcast leads it to
+                if is_passing(error) or isinstance(error, OSError | Empty):
+                    raise
+                logger.warning("a broadcast could not be read: %r", error, extra={"event": "odd_broadcast"})
+                return None
+
+        return received
+
+    private.wrap_broadcasts(Channel, outliving)

@@ -8,22 +8,40 @@ only wakes the worker; one script takes as many messages as there is room for. D
 A message that was popped and could not be noted, because the server went away in between, is nowhere but in this
 process: it stays in `in_hand`, and the next channel puts it back. So does what a pop has brought over a connection that
 nobody is going to read any more, once another one has been found broken (`read_pops`).
+
+Messages of a RabbitMQ queue, fetched several at a time, as many as a gate has room for.
+
+A quorum queue has a limit of unacknowledged messages per consumer, which cannot change while the consumer is active.
+Since messages are acknowledged late, such a limit would cover all that run and all that wait, and would soon be wrong
+for a pool whose limit moves. Here a consumer may receive as many messages as there is room for when it begins. When
+they have arrived, and there is room again, another consumer takes its place; the messages of the old one stay with this
+process and are acknowledged as usual. Holds: no more messages are added to the gate at a time than it had room for.
+
+All on the hub's thread.
+
+How many messages wait in a queue, untaken, and what those say that are next: what the watchdog and the gates' logs
+ask, of whichever broker it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
+import orjson
+from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from dicast.workers.broker.dead_letters import read_message
+from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.scripts import script_text
 from dicast.workers.system import private
 
@@ -98,3 +116,122 @@ def _popped(channel: Any) -> Any:
         raise
     finally:
         private.end_pop(channel)
+
+
+class Prefetch:
+    """The prefetch of one queue. `consumer` is kombu's, on a channel of its own, and does not consume yet; `room` is
+    the gate's. `read_on` handles messages that were read from the socket together with the broker's confirmation, since
+    no poll reports them."""
+
+    def __init__(self, consumer: Any, room: Callable[[], int], read_on: Callable[[], None]) -> None:
+        self._consumer, self._room, self._read_on = consumer, room, read_on
+        self._to_come = 0
+        self._stopped = False
+        handle = consumer.on_message
+
+        def taken(message: Any) -> Any:
+            self._to_come -= 1
+            return handle(message)
+
+        consumer.on_message = taken
+
+    def refill(self) -> None:
+        """Request more messages if there is room. Call it once in every turn of the hub, and nowhere else: it waits for
+        the broker's confirmation. Raises the transport's errors; the connection is lost then."""
+        if self._to_come > 0 or self._stopped:
+            return
+        room = self._room()
+        if room > 0:
+            self._consumer.cancel()
+            self._consumer.qos(prefetch_count=room, apply_global=False)
+            self._to_come = room
+            self._consumer.consume()
+            self._read_on()
+
+    def stop(self) -> None:
+        """Stop fetching; only messages that have been sent already still arrive."""
+        self._stopped = True
+        self._consumer.cancel()
+
+    def abandon(self) -> None:
+        """Stop, because the connection is lost."""
+        self._stopped = True
+
+
+BROKER_ERRORS = (RedisError, OperationalError, OSError)
+"""What `QueueLengths` raise while the broker does not answer."""
+READ_MOST = 1_000
+"""Messages of a queue that are looked at together: those that are taken next."""
+
+
+class QueuedMessages(NamedTuple):
+    """The headers of the messages that were looked at, and how many more wait."""
+
+    headers: Sequence[Mapping[str, Any]]
+    others: int
+
+
+class QueueLengths(Protocol):
+    async def waiting(self, queue: str) -> int:
+        """Raises one of `BROKER_ERRORS`."""
+
+    async def peek(self, queue: str) -> QueuedMessages:
+        """Look at what waits without taking it, as far as the broker lets one. Raises one of `BROKER_ERRORS`."""
+
+
+class StoreQueueLengths:
+    """For a broker that is the store."""
+
+    def __init__(self, client: AsyncStoreClient) -> None:
+        self._client = client
+
+    async def waiting(self, queue: str) -> int:
+        return int(await self._client.llen(queue))
+
+    async def peek(self, queue: str) -> QueuedMessages:
+        pipe = self._client.pipeline()
+        pipe.llen(queue).lrange(queue, -READ_MOST, -1)
+        total, messages = await pipe.execute()
+        headers = [parsed for message in messages if (parsed := _headers(message)) is not None]
+        return QueuedMessages(headers, int(total) - len(headers))
+
+
+class DeclaredQueueLengths:
+    """Works for any broker, over a connection of its own, in a helper thread."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._lock = app, threading.Lock()
+        self._connection: Any = None
+
+    async def waiting(self, queue: str) -> int:
+        return await asyncio.to_thread(self._waiting, queue)
+
+    async def peek(self, queue: str) -> QueuedMessages:
+        """None is looked at: it would be taken, and come again as a message that was delivered before."""
+        return QueuedMessages((), await self.waiting(queue))
+
+    def _waiting(self, queue: str) -> int:
+        with self._lock:
+            connection = self._connection = self._connection or self._app.connection_for_read()
+            try:
+                declared = self._app.amqp.queues[queue](connection.default_channel).queue_declare(passive=True)
+                return int(declared.message_count)
+            except (*connection.connection_errors, *connection.channel_errors) as error:
+                connection.collect()
+                self._connection = None
+                raise OperationalError(f"the broker does not report on {queue}: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.release()
+                self._connection = None
+
+
+def _headers(message: str) -> Mapping[str, Any] | None:
+    """None for what is no message of Celery's; it is set aside when it is taken."""
+    try:
+        headers = orjson.loads(message)["headers"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return headers if isinstance(headers, dict) else None

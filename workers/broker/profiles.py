@@ -1,6 +1,13 @@
 """Where messages wait: in the store itself (Redis, Valkey, also behind Sentinel), or in RabbitMQ's quorum queues.
 
 A profile has all settings of Celery that differ. Leases, ledger and results are in the store in both cases.
+
+The names of one installation's queues and exchanges, where several installations share a broker.
+
+    Names().qualify("provider.openai")        -> provider.openai
+    Names("blue").qualify("provider.openai")  -> provider.openai@blue
+
+Holds: names of two installations are never equal, since neither plain names nor encoded namespaces contain '@'.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dicast.workers.store.embedded import backend_url, broker_url
+from dicast.workers.store.keys import encode
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
 
 MAX_CONNECTIONS = 1000
@@ -91,3 +99,21 @@ def result_backend(store_url: str) -> str:
     """Return Celery's `result_backend` for the store."""
     backend = "SentinelBackend" if is_sentinel(store_url) else "RedisBackend"
     return f"dicast.workers.runtime.result_backend:{backend}+{backend_url(store_url)}"
+
+
+_MARK = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one installation; without a namespace they are plain."""
+
+    namespace: str = ""
+
+    def qualify(self, plain: str) -> str:
+        return f"{plain}{_MARK}{encode(self.namespace)}" if self.namespace else plain
+
+
+def plain(name: str) -> str:
+    """Return the name without its namespace."""
+    return name.partition(_MARK)[0]

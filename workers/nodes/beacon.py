@@ -10,10 +10,9 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from dicast.workers.nodes.orders import Order
-from dicast.workers.nodes.registry import Node, Registry, Vitals
+from dicast.workers.nodes.registry import Node, Order, Registry, Vitals
 from dicast.workers.policy.rules import RulesStatus
-from dicast.workers.store.errors import is_passing
+from dicast.workers.store.connection import is_passing
 from dicast.workers.system.supervision import supervised_thread
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 
 from kombu.utils.encoding import bytes_to_str
 
-from dicast.workers.broker.requeue import requeue
+from dicast.workers.broker.acknowledgement import requeue
 from dicast.workers.nodes.registry import Node, Registry
 from dicast.workers.store.keys import Keys
 

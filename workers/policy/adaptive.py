@@ -4,31 +4,169 @@ It reacts within the time of a refusal instead of a round trip (`calls`, `timesc
 (`growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis`, `accepted_later`, `top_refusals`),
 keeps a learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
 (`failures`, `breaker`). This module only decides which of them acts when.
+
+What the default engine's evidence says. These functions read its state and change nothing.
+
+What the default engine demands of the enforcer, and when it is due again: derived from its state.
 """
 
 from __future__ import annotations
 
 from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.adaptive_demands import diagnosis_at, directives, next_at
-from dicast.workers.policy.adaptive_findings import (
-    busy_as_advertised,
-    diagnosis_of,
-    hidden_cap,
-    hold_max_rtts,
-    is_starting,
-    rate_of,
-)
-from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls
-from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.calls import LoggedCall
-from dicast.workers.policy.diagnosis import Cause, ceiling_of, episode_start, is_enough
+from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls, Timescales
+from dicast.workers.policy.breaker import Breaker, Failures
+from dicast.workers.policy.calls import OVERLOADED, Done, LoggedCall, Sent
+from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge, wander
 from dicast.workers.policy.engines import Directives
-from dicast.workers.policy.events import OVERLOADED, Done, Sent
-from dicast.workers.policy.failures import Failures
 from dicast.workers.policy.noise import SLOWED
+from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
 from dicast.workers.policy.rate import LearnedRate
+
+
+def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
+    """Return the parameters that follow from the state.
+
+    Grants are held a little longer than a diagnosis takes: its decision comes late, and calls granted in between would
+    be granted under the old limit.
+    """
+    growth, feedback_s, judging = state.growth, state.timescales.feedback_s, state.judging_since
+    pace_s = _pace_s(config, state)
+    buckets = state.told.buckets(now, state.log)
+    if state.rate is not None:
+        buckets.append(state.rate.bucket())
+    return Directives(
+        limit_if_refused=growth.before if growth.pending else growth.limit,
+        counts_after=growth.cut_at,
+        stop_after=config.stop_after,
+        feedback_s=feedback_s,
+        hold_until=0.0 if judging is None else diagnosis_at(judging, state.timescales) + config.grace_s,
+        single_call_s=0.0 if state.single_calls is None else feedback_s,
+        pace_s=pace_s,
+        burst_s=_burst_calls(config, state) * pace_s,
+        token_scale=state.told.token_scale,
+        buckets=tuple(buckets),
+    )
+
+
+def _burst_calls(config: AdaptiveConfig, state: AdaptiveState) -> float:
+    """Return how many calls may be sent at once after a pause: a large part of the limit, unless a bound on calls per
+    second has ever been found."""
+    growth = state.growth
+    if growth.cautious:
+        return 0.0
+    tried = growth.slow_start or state.noise.rate_was_kept
+    return 2.0 + growth.limit * (config.burst_part_starting if tried else config.burst_part)
+
+
+def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
+    """Return the spacing of grants: the limit's turnover with some gain, and the pending step within its feedback
+    delay."""
+    growth, timescales = state.growth, state.timescales
+    feedback_s = timescales.feedback_s if timescales.answered else config.start_s
+    step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
+    return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
+
+
+def diagnosis_at(judging_since: float, timescales: Timescales) -> float:
+    """Return when every call of the episode is resolved."""
+    return judging_since + timescales.feedback_s
+
+
+def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: float) -> float | None:
+    """Return when time alone changes something. The rules are in the order of `Adaptive.advance`."""
+    growth, timescales, breaker = state.growth, state.timescales, state.breaker
+    if not breaker.closed:
+        if breaker.phase is BreakerPhase.OPEN:
+            return breaker.until
+        return breaker.probe_sent_at + config.breaker.probe_s if breaker.probe else None
+    if state.judging_since is not None:
+        return diagnosis_at(state.judging_since, timescales)
+    if state.single_calls is not None:
+        last = state.log.last()
+        return None if last is None else last.sent_at + timescales.feedback_s
+    budgets_at = state.told.next_at(now, state.log, timescales.feedback_s)
+    times = [] if budgets_at is None else [budgets_at]
+    if state.rate is not None and state.noise.test is None:
+        times.append(state.rate.next_at(timescales.rtt_s, timescales.feedback_s))
+    step_at = None
+    if growth.pending:
+        step_at = growth.confirmed_at(timescales.feedback_s)
+    elif growth.limit < ceiling and not state.latency.hot:
+        step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
+    if step_at is not None:
+        times.append(step_at)
+    return min(times, default=None)
+
+
+START_S = 0.5
+"""The shortest time over which a rate is measured."""
+SOON_PART = 0.75
+"""Refusals that arrive within this part of a round trip count as early."""
+
+
+def is_starting(config: AdaptiveConfig, state: AdaptiveState, now: float) -> bool:
+    """Return whether slow start goes on, or its bursts still blur the evidence."""
+    growth = state.growth
+    return growth.slow_start or now < growth.slow_start_until + config.starting_rtts * state.timescales.rtt_s
+
+
+def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, starting: bool) -> Diagnosis:
+    """Diagnose the episode of refusals, of which every call must be resolved."""
+    return judge(
+        config.diagnosis,
+        state.log,
+        state.episode,
+        starting=starting,
+        may_be_rate=now > state.not_a_rate_until,
+        below=None if starting else state.accepted_later.below(now, state.timescales.rtt_s),
+        noise=state.noise.share,
+    )
+
+
+def busy_as_advertised(state: AdaptiveState, trial: LoggedCall) -> float:
+    """Return the advertised calls per second, if about as many were accepted in the second before that call; else 0."""
+    per_s = state.told.room_per_s
+    per_s = max(per_s % 1.0, per_s // 1.0)
+    accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
+    return per_s if int(per_s) <= accepted <= 2.0 * per_s + 2.0 else 0.0
+
+
+def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: float) -> int | None:
+    """Return the cap on open calls that many tries of the rate have revealed; None if there is none."""
+    log, timescales = state.log, state.timescales
+    level = max(1, log.open_at_provider(trial))
+    numbers = [
+        log.open_at_provider(other)
+        for other in log.since(rate.started + timescales.rtt_s)
+        if not other.was_refused and other.sent_at < now - timescales.feedback_s
+    ]
+    alike = rate.is_alike(level, wander(level), numbers, timescales.rtt_s, now)
+    return level if alike or rate.is_early(trial, log) else None
+
+
+def rate_of(state: AdaptiveState, start: float, end: float) -> float:
+    """Return the calls accepted per second while calls were refused, at most as many as in the round trip before."""
+    log, rtt_s = state.log, state.timescales.rtt_s
+    before = log.accepted_between(start - rtt_s, start) / min(rtt_s, max(START_S, start - log.began_at))
+    return min(before, max(log.accepted_per_s(start, end), 0.4 * before))
+
+
+def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> float:
+    """Return the longest wait between probes.
+
+    A probe costs a refusal, which a small limit takes long to outweigh. The wait is shorter after an overload, which
+    passes at once, and where refusals arrive late, so that steps take long anyway.
+    """
+    growth, timescales = state.growth, state.timescales
+    if now < state.overloaded_at + config.memory_rtts * timescales.rtt_s:
+        return config.hold_max_rtts
+    if timescales.feedback_s > SOON_PART * timescales.rtt_s:
+        return max(config.hold_max_late_rtts, config.calls_per_probe / growth.limit)
+    calls = config.calls_per_probe_settled if growth.settled else config.calls_per_probe
+    return max(config.hold_max_rtts, calls / growth.limit)
+
 
 EPSILON_S = 1e-9
 

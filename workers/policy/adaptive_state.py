@@ -1,22 +1,468 @@
-"""What the default engine remembers: plain data of bounded size, stored as JSON."""
+"""What the default engine remembers: plain data of bounded size, stored as JSON.
+
+Levels that were refused and later accepted: a sign that the provider does not bound the number of open calls.
+
+Single refusals at the very top, which mean that the cap has moved by one, or are noise.
+
+The first sign of a cap that drifts down is one refusal of a call that used the last slot. Waiting for more evidence
+would cost more refusals, so one slot is given up at once, and tried again soon. If it is accepted then, such refusals
+count as noise for a while, and cost nothing.
+
+How the limit on open calls grows: slow start, climbing back, and careful steps beyond what is known.
+
+A step is *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only
+then comes the next one. Three paces (the window's congestion control, Jacobson 1988, with silence for the
+acknowledgement):
+
+* slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
+* below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
+* beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
+  doubles, so that a stable cap costs one refusal a hold.
+
+The two measured time scales of a pool: how fast refusals come back, and how long answers take.
+
+Latency as a sign of queueing, read without survivor bias and with a test for being wrong.
+
+Calls are grouped into cohorts by the order of *sending*; a cohort's median is known once half of it is back, however
+slow the rest is. If the median doubles over the least seen lately, the limit is cut towards it. Little's law then
+judges the cut: where calls were queueing, limit / latency (the throughput) stays; if it falls by more than a fifth,
+the model itself became slower, the cut is undone and the new latency is the base.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dicast.workers.policy.accepted_later import AcceptedLater
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.budgets.told import ReportedBudgets
-from dicast.workers.policy.calls import NEVER, CallLog
-from dicast.workers.policy.failures import Failures
-from dicast.workers.policy.growth import Growth
-from dicast.workers.policy.latency import LatencyWatch
+from dicast.workers.policy.breaker import Breaker, Failures
+from dicast.workers.policy.budgets import ReportedBudgets
+from dicast.workers.policy.calls import NEVER, CallLog, Done
 from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
-from dicast.workers.policy.timescales import Timescales
-from dicast.workers.policy.top_refusals import TopRefusals
+
+CLEARLY = 0.89
+"""A refused level is disproved if it is below this part of an accepted limit."""
+
+
+@dataclass(slots=True)
+class AcceptedLater:
+    """The last refused `level` and when it was refused (`at`). `count` refused levels in a row were accepted later, the
+    last at `last_at`."""
+
+    level: int | None = None
+    at: float = NEVER
+    count: int = 0
+    last_at: float = NEVER
+
+    def note_refusal(self, level: int, now: float) -> None:
+        self.level, self.at = level, now
+
+    def below(self, now: float, rtt_s: float) -> int | None:
+        """Return the level refused within the last two round trips; a diagnosis clearly below it means that it fell
+        again."""
+        return self.level if now - self.at < 2.0 * rtt_s else None
+
+    def confirmed(self, limit: float, now: float, rtt_s: float, memory_rtts: float) -> bool:
+        """Note that `limit` was accepted; returns whether that disproves a remembered level for the second time."""
+        if self.level is None or now - self.at >= memory_rtts * rtt_s or self.level >= CLEARLY * limit:
+            return False
+        self.level = None
+        return self.count_acceptance(now, rtt_s, memory_rtts)
+
+    def count_acceptance(self, now: float, rtt_s: float, memory_rtts: float) -> bool:
+        """Count a disproved level; returns whether it is the second within the memory."""
+        self.count = self.count + 1 if now - self.last_at < memory_rtts * rtt_s else 1
+        self.last_at = now
+        return self.count >= 2
+
+
+FILLS = 3
+"""How often a new limit must be filled to be confirmed."""
+MOST_ON_WAY = 4.0
+LARGE_STEP = 4.0
+SETTLED_ROW = 3
+"""A level that was refused this often in a row, and no other one, is considered stable."""
+SLOW_START_PART = 0.9
+"""Slow start ends when this part of the ceiling is confirmed: calls beyond the true capacity would all be refused
+before the first refusal arrives."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """The growth of the limit.
+
+    `limit` is the wanted limit, `before` the one before the last step, `good` a level known to be accepted. `refused`
+    is the lowest level at which a step of one call was refused, `row` times in a row (0: none).
+
+    The limit was filled `fills` times of `needed` since it last moved, the last counted time at `filled_at`. `resumed`
+    says that work has come back after a pause and has not filled the limit yet.
+    """
+
+    limit: float
+    slow_start: bool = True
+    pending: bool = True
+    before: float = 0.0
+    grew_at: float = NEVER
+    full_since: float | None = None
+    fills: int = 0
+    needed: int = FILLS
+    filled_at: float = NEVER
+    increment: float = 1.0
+    hold_rtts: float = 1.0
+    good: float = 0.0
+    cut_at: float = NEVER
+    gentle: bool = False
+    slow_start_until: float = NEVER
+    resumed: bool = False
+    refused: float = 0.0
+    row: int = 0
+
+    @property
+    def step(self) -> float:
+        """The number of calls that the pending step has added."""
+        return max(0.0, self.limit - self.before) if self.pending else 0.0
+
+    @property
+    def large_step(self) -> bool:
+        """Whether the pending step is so large that it may be refused for its haste alone."""
+        return self.step >= LARGE_STEP
+
+    @property
+    def cautious(self) -> bool:
+        """Whether bursts are forbidden: while a step of more than one call is tried, and after a cut until the limit is
+        filled again; but not if work has come back after a pause."""
+        return not (self.slow_start or self.resumed) and (self.step >= 2.0 or self.full_since is None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the limit has been stable for long."""
+        return self.row >= SETTLED_ROW
+
+    def filled(self, at: float) -> None:
+        """Note that a call was sent that used the last slot."""
+        self.resumed = False
+        if self.full_since is None:
+            self.full_since = at
+        if self.fills < min(self.needed, max(1, int(self.limit))):
+            self.fills, self.filled_at = self.fills + 1, at
+
+    def confirmed_at(self, feedback_s: float) -> float | None:
+        """Return when the pending step counts as accepted, if nothing is refused until then; None before it is
+        filled."""
+        if self.fills < min(self.needed, max(1, int(self.limit))):
+            return None
+        if self.slow_start:
+            return max(self.filled_at, self.grew_at + feedback_s)
+        return self.filled_at + feedback_s
+
+    @property
+    def _was_refused(self) -> bool:
+        return 0.0 < self.refused <= self.limit < self.refused + 1.0
+
+    def confirm(self, hold_min_rtts: float, ceiling: float) -> None:
+        """Note that the pending step was accepted; slow start ends near the ceiling."""
+        self.pending = False
+        if self.limit >= self.refused:
+            self.refused, self.row = 0.0, 0
+        if not self.slow_start and self.limit > self.good:
+            self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
+        if self.slow_start and self.limit >= SLOW_START_PART * ceiling:
+            self.slow_start, self.slow_start_until = False, self.filled_at
+
+    def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
+        """Return when the next step is due; None if the limit was not filled since it last moved."""
+        if self.full_since is None:
+            return None
+        if self.slow_start:
+            return self.full_since
+        if self.limit < self.good or self.increment > 1.0:
+            return self.full_since + feedback_s
+        return self.full_since + max(feedback_s, self.hold_rtts * rtt_s)
+
+    def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float, on_way: float) -> None:
+        """Take the next step; about `on_way` calls are under way to the provider at any instant.
+
+        One call too many passes when another one ends while it is under way. So a level that was refused before has to
+        be filled more often to count as accepted.
+        """
+        before = self.limit
+        if self.slow_start:
+            most = ceiling if self.good >= ceiling else max(self.limit, SLOW_START_PART * ceiling)
+            new = min(most, self.limit * slow_start_factor)
+            if self.good and new >= self.good:
+                new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
+        elif self.limit < self.good:
+            new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
+        else:
+            new = self.limit + self.increment
+            self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
+        self._move(min(ceiling, new))
+        self.before, self.grew_at, self.pending = before, now, True
+        if self._was_refused:
+            self.needed = math.ceil(FILLS * math.exp(min(on_way, MOST_ON_WAY)))
+
+    def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
+        """Undo the pending step, and wait longer before the next one."""
+        self.good = self.before
+        if self.large_step and not self.gentle:
+            self.retry_gently()
+        else:
+            if self.step < 2.0:
+                self.row = self.row + 1 if self._was_refused else 1
+                self.refused = self.limit
+                self.double_hold(hold_min_rtts, hold_max_rtts)
+            self.gentle = False
+        self.cut(now, self.before)
+
+    def retry_gently(self) -> None:
+        """Try the step again at once, spread over several feedback delays: it may have been refused for its haste
+        only."""
+        self.gentle, self.hold_rtts = True, 0.0
+
+    def cut(self, now: float, limit: float) -> None:
+        """Lower the limit. Refusals of calls sent before now belong to the old limit."""
+        if self.slow_start:
+            self.slow_start_until = now
+        self._move(limit)
+        self.slow_start, self.increment, self.cut_at = False, 1.0, now
+
+    def lower(self, limit: float) -> None:
+        """Lower the limit without starting a new settle window."""
+        self._move(float(limit))
+        self.increment, self.refused = 1.0, limit + 1.0
+
+    def uncut(self, now: float, limit: float) -> None:
+        """Undo a cut that was wrong; `limit` is known to be good."""
+        self._move(limit)
+        self.good, self.increment, self.cut_at = max(self.good, limit), 1.0, now
+
+    def forget_step(self) -> None:
+        """Forget the pending step, because the limit is not the bound: whether it was filled says nothing."""
+        self.full_since, self.pending = None, False
+
+    def lift(self, limit: float) -> None:
+        """Raise the limit, because something else than the number of open calls is the bound."""
+        if self.limit < limit:
+            self._move(limit)
+            self.slow_start, self.good = False, max(self.good, limit)
+
+    def retake(self, now: float, hold_min_rtts: float) -> None:
+        """Go on growing from here, in slow start if that was interrupted: what stopped the growth was noise."""
+        if self.slow_start_until > NEVER and not self.good:
+            self.restart(now, self.limit, 0.0, hold_min_rtts)
+        else:
+            self._move(self.limit)
+            self.hold_rtts = hold_min_rtts
+
+    def go_on(self, start: float, until: float) -> None:
+        """Resume slow start from here, or from `start` if that is more, up to `until`: levels above were never
+        tried."""
+        self._move(max(self.limit, start))
+        self.slow_start, self.pending, self.good = True, True, until
+
+    def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
+        self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
+
+    def restart(self, now: float, limit: float, good: float, hold_min_rtts: float) -> None:
+        """Begin slow start at `limit`, back to `good` (after an outage)."""
+        self._move(limit)
+        self.before, self.good, self.hold_rtts, self.pending = 0.0, good, hold_min_rtts, True
+        self.slow_start, self.increment, self.cut_at, self.grew_at = True, 1.0, now, now
+
+    def _move(self, limit: float) -> None:
+        self.limit, self.full_since, self.pending, self.resumed = limit, None, False, False
+        self.fills, self.needed = 0, FILLS
+
+
+MOST_COHORTS = 50
+LEAST_IN_COHORT = 12
+"""The fewest accepted calls of a cohort that counts: the median of a few is chance."""
+LEAST_COHORTS = 3
+"""The fewest medians that make a base: one lucky cohort is not enough."""
+BASE_GROWTH = 1.001
+"""Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
+
+
+@dataclass(slots=True)
+class Cohort:
+    first: float
+    end: float | None = None
+    size: int = 0
+    latencies: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CutTrial:
+    """A cut under test: limits before and after, when, and the last median before it."""
+
+    before: float
+    after: float
+    at: float
+    median_before: float | None = None
+
+
+@dataclass(slots=True)
+class LatencyWatch:
+    """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
+    medians, and `medians` counts them since the start."""
+
+    cohorts: deque[Cohort] = field(default_factory=deque)
+    short: float | None = None
+    base: float | None = None
+    medians: int = 0
+    trial: CutTrial | None = None
+    hot: bool = False
+
+    def forget(self) -> None:
+        """Drop all cohorts: after an outage, earlier latencies are not comparable."""
+        self.cohorts.clear()
+        self.short = self.trial = None
+        self.hot = False
+
+    def sent(self, at: float, limit: float) -> None:
+        if not self.cohorts or self.cohorts[-1].end is not None:
+            if len(self.cohorts) > MOST_COHORTS:
+                self.cohorts.popleft()
+            self.cohorts.append(Cohort(at))
+        cohort = self.cohorts[-1]
+        cohort.size += 1
+        if cohort.size >= max(20.0, limit / 2.0):
+            cohort.end = at
+
+    def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
+        """Take in one outcome; returns a new limit if the latency calls for one, else None.
+
+        A value above `limit` undoes the cut under test; one below is a cut.
+        """
+        median = self._median(event.sent_at, event.latency_s, event.ok)
+        if median is None:
+            return None
+        value, first, end = median
+        if self.trial is not None:
+            trial = self.trial
+            if end <= trial.at:
+                trial.median_before = value
+                return None
+            if first < trial.at + 1.5 * rtt_s:
+                return None
+            self.trial = None
+            self.short = value
+            if trial.after / value < 0.8 * trial.before / (trial.median_before or value):
+                self.base = value
+                return trial.before
+        self.short = value if self.short is None else self.short + 0.4 * (value - self.short)
+        self.medians += 1
+        if self.medians < LEAST_COHORTS:
+            return None
+        self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
+        self.hot = self.short > 0.9 * tolerance * self.base
+        if self.short > tolerance * self.base and event.open_before > 0.7 * limit and limit > 1.0:
+            after = max(1.0, limit * max(0.5, 1.2 * self.base / self.short))
+            self.trial = CutTrial(limit, after, event.at)
+            return after
+        return None
+
+    def _median(self, sent_at: float, latency_s: float, ok: bool) -> tuple[float, float, float] | None:
+        """Count the outcome in its cohort; returns (median, first, end) once the median is known."""
+        for cohort in self.cohorts:
+            if cohort.end is None or sent_at <= cohort.end:
+                break
+        else:
+            return None
+        if sent_at < cohort.first:
+            return None
+        if ok:
+            cohort.latencies.append(latency_s)
+        else:
+            cohort.size -= 1
+        if cohort.end is None:
+            return None
+        if cohort.size < LEAST_IN_COHORT:
+            self.cohorts.remove(cohort)
+            return None
+        if not ok or 2 * len(cohort.latencies) <= cohort.size:
+            return None
+        self.cohorts.remove(cohort)
+        return sorted(cohort.latencies)[cohort.size // 2], cohort.first, cohort.end
+
+
+LAST_REFUSALS = 8
+WAY_MOST_S = 0.1
+QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
+"""Weights that keep `quick_s` near the quickest tenth of the answers."""
+
+
+@dataclass(slots=True)
+class Timescales:
+    """The time scales. A call older than `feedback_s` that was not refused has been accepted. `rtt_s` is the average
+    latency of answers, `quick_s` that of the quickest ones."""
+
+    feedback_s: float
+    rtt_s: float
+    quick_s: float
+    answered: bool = False
+    refusal_latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_REFUSALS))
+
+    @property
+    def way_s(self) -> float:
+        """How long a call is under way to the provider, at most: half of the time in which a refusal comes back."""
+        return min(WAY_MOST_S, 0.5 * min(self.refusal_latencies, default=0.0))
+
+    def record_refusal(self, config: AdaptiveConfig, event: Done) -> None:
+        self.refusal_latencies.append(event.latency_s)
+        while len(self.refusal_latencies) > LAST_REFUSALS:
+            self.refusal_latencies.popleft()
+        self._bound(config)
+
+    def record_answer(self, config: AdaptiveConfig, event: Done) -> None:
+        """Add an answer's latency to the average; the first one becomes the average."""
+        weight = config.rtt_weight if self.answered else 1.0
+        self.rtt_s = max(1e-3, self.rtt_s + weight * (event.latency_s - self.rtt_s))
+        if not self.answered:
+            self.quick_s = event.latency_s
+        quicker = event.latency_s < self.quick_s
+        self.quick_s += (QUICKER_WEIGHT if quicker else SLOWER_WEIGHT) * (event.latency_s - self.quick_s)
+        self.answered = True
+        self._bound(config)
+
+    def _bound(self, config: AdaptiveConfig) -> None:
+        """Update `feedback_s`. A refusal costs no inference, so it comes back sooner than the quickest answers."""
+        sooner = max(config.feedback_least_s, config.quick_factor * self.quick_s)
+        if self.refusal_latencies:
+            slowest = config.feedback_factor * max(self.refusal_latencies)
+            self.feedback_s = min(config.feedback_max_s, max(min(config.feedback_min_s, sooner), slowest))
+        else:
+            self.feedback_s = min(config.feedback_first_s, sooner)
+
+
+RETRY_RTTS = 3.0
+"""A slot that is accepted again within this time was not refused for its level."""
+
+
+@dataclass(slots=True)
+class TopRefusals:
+    """The last refusal at the top: at `level` open calls, at the time `at`. `level` is None once the question is
+    settled."""
+
+    level: int | None = None
+    at: float = NEVER
+    noisy_until: float = NEVER
+
+    def note_refusal(self, level: int, now: float) -> None:
+        """Note that `level` was refused."""
+        self.level, self.at = level, now
+
+    def step_confirmed(self, limit: float, now: float, rtt_s: float, until: float) -> None:
+        """Note that a step to `limit` was accepted. If that is soon after the refusal, such refusals are noise `until`
+        then."""
+        if self.level is None or limit <= self.level:
+            return
+        if now - self.at < RETRY_RTTS * rtt_s:
+            self.noisy_until = until
+        self.level = None
 
 
 @dataclass(slots=True)

@@ -6,12 +6,15 @@
 
 Pattern: Nygard, Release It! (2007), ch. 5. What trips it is up to the profile. Break time starts anew after
 each recovery. The probe is granted by the enforcer: never a second one while one is open.
+
+Counts what trips the breaker of the default engine: consecutive failures.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dicast.workers.policy.calls import Done
 from dicast.workers.policy.parameters import BreakerPhase
 
 
@@ -75,3 +78,22 @@ def _reopen(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
     reopened = breaker.reopened + 1
     break_s = min(config.break_max_s, config.break_s * 2.0 ** min(reopened, 60))
     return Breaker(BreakerPhase.OPEN, now + break_s, breaker.number + 1, reopened)
+
+
+@dataclass(slots=True)
+class Failures:
+    """Consecutive failures. `since` is the send time of the first in the row; only an answer to a later call ends
+    it."""
+
+    row: int = 0
+    since: float | None = None
+
+    def count(self, event: Done, at_floor: bool) -> int:
+        """Count one outcome; returns the row's length. Refusals count only at the floor, where nothing is left to
+        cut."""
+        if event.failed or (event.was_refused and at_floor):
+            self.row += 1
+            self.since = event.sent_at if self.since is None else min(self.since, event.sent_at)
+        elif not event.was_refused and (self.since is None or event.sent_at > self.since):
+            self.row, self.since = 0, None
+        return self.row

@@ -24,8 +24,8 @@ from typing import Literal
 
 from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.breaker import Breaker, BreakerConfig
+from dicast.workers.policy.calls import Done, Sent
 from dicast.workers.policy.engines import Directives
-from dicast.workers.policy.events import Done, Sent
 
 MOST_REPORTS = 1000
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.events import Done, Sent
+from dicast.workers.policy.calls import Done, Sent
 from dicast.workers.policy.parameters import Bucket
 
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from dicast.workers.policy.calls import NEVER
-from dicast.workers.policy.events import Done
+from dicast.workers.policy.calls import NEVER, Done
 
 SLICES = 60
 SHORT_PART = 12

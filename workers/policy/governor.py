@@ -22,13 +22,12 @@ from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.buckets import configured_bucket
+from dicast.workers.policy.calls import Done, Event, Sent, is_sane
 from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState
 from dicast.workers.policy.engines import Directives, Engine, Fixed, FixedState
 from dicast.workers.policy.error_budget import BudgetUse
-from dicast.workers.policy.events import Done, Event, Sent, is_sane
 from dicast.workers.policy.headers import BudgetUnit
-from dicast.workers.policy.parameters import Parameters
+from dicast.workers.policy.parameters import Parameters, configured_bucket
 from dicast.workers.policy.profiles import PoolConfig
 from dicast.workers.policy.rules import Rules, RulesConfig, RulesState
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dicast.workers.policy.breaker import Breaker
-from dicast.workers.policy.calls import NEVER
+from dicast.workers.policy.calls import NEVER, Done, Sent
 from dicast.workers.policy.engines import Directives
-from dicast.workers.policy.events import Done, Sent
 
 CPU_HIGH = "CPU"
 """The prefix of the reason of a limit that was halved for CPU load."""

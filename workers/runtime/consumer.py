@@ -5,6 +5,13 @@
 Every provider queue has a broker channel of its own, which is read only while its gate has room, so that the backlog
 stays in the broker and a throttled pool never stands in front of another. Where messages wait in the store, they are
 taken and acknowledged in batches; from RabbitMQ they come as its consumers have leave (workers/broker/prefetch.py).
+
+The part of the consumer that checks incoming messages: nothing that can be written into a queue ends a worker.
+
+A message that cannot be handled is set aside among the dead letters, with a reason, and never loaded.
+
+Watches a worker's progress. If it does not take work that waits, it is reconnected; if that does not help, it
+ends.
 """
 
 from __future__ import annotations
@@ -13,13 +20,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from amqp.exceptions import AMQPError
+from celery.app.task import Context
+from celery.exceptions import NotRegistered
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
-from celery.worker.state import active_requests, task_reserved
+from celery.worker.state import active_requests, task_ready, task_reserved
 from kombu.transport.redis import Channel as RedisChannel
 from redis.exceptions import RedisError, ResponseError
 
@@ -28,21 +39,182 @@ from dicast.workers.admission.gate_host import GateConfig
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest, QueuedUnits
 from dicast.workers.broker import fast_json
-from dicast.workers.broker.acknowledgement import BatchedQoS, pending_acks
-from dicast.workers.broker.broker_errors import reconnect_on_error_replies, survive_foreign_broadcasts
-from dicast.workers.broker.dead_letters import DeadLetters, check_before_reading
-from dicast.workers.broker.fetch import read_pops
-from dicast.workers.broker.queue_length import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths
+from dicast.workers.broker.acknowledgement import (
+    BatchedQoS,
+    pending_acks,
+    reconnect_on_error_replies,
+    survive_foreign_broadcasts,
+)
+from dicast.workers.broker.dead_letters import DeadLetters, check_before_reading, objection, raw
+from dicast.workers.broker.fetch import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths, read_pops
 from dicast.workers.nodes.reaper import restore_messages
-from dicast.workers.runtime.checked_messages import CheckedMessages
+from dicast.workers.policy.progress import CHECK_EVERY_S, QueueProgress, Remedy, check_progress
 from dicast.workers.runtime.duties import NodeDuties
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
-from dicast.workers.runtime.watchdog import Watchdog
-from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching
+from dicast.workers.runtime.queues import PoolQueues
+from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching, is_passing
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, log_thread_failures, supervise, watch
 
 logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Watches one worker. `room` returns for every queue that is consumed whether there is room for a message of it;
+    `taken` counts the messages that arrived; `reconnect` has Celery connect anew."""
+
+    def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
+        self.taken: Counter[str] = Counter()
+        self._room, self._reconnect = room, reconnect
+        self._progress: dict[str, QueueProgress] = {}
+        self.stuck = ""
+        """Queues whose work this worker should take and does not, '' if all is well; for any thread."""
+
+    async def run(self, queue_lengths: QueueLengths) -> None:
+        """Check the queues every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            await self.check(queue_lengths)
+
+    async def check(self, queue_lengths: QueueLengths) -> None:
+        """Check all queues once."""
+        for name, room in self._room().items():
+            try:
+                waiting = await queue_lengths.waiting(name) > 0
+            except BROKER_ERRORS:  # nobody takes anything while the broker is away
+                continue
+            before = self._progress.get(name, QueueProgress())
+            self._progress[name], remedy = check_progress(before, taken=self.taken[name], waiting=waiting, room=room)
+            if remedy is Remedy.NONE:
+                continue
+            logger.error("work waits in %s and none is taken: %s", name, remedy.value,
+                         extra={"event": "no_progress", "queue": name, "remedy": remedy.value})  # fmt: skip
+            if remedy is Remedy.RECONNECT:
+                self._reconnect()
+            else:
+                end_worker(f"work waits in {name} and none is taken")
+        self.stuck = ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))
+
+
+UNKNOWN_TRIES = 5
+UNKNOWN_PAUSE_S = 1.0
+"""How often a worker hands back a task that it does not know, and how long it waits each time."""
+UNKNOWN_HELD_MAX = 8
+"""The most such messages that wait here at once, since they take up the room of control work."""
+UNKNOWN_KEPT = 1000
+NAME_SHOWN = 200
+
+
+def shortened(name: str) -> str:
+    """Shorten an untrusted name for a line of the log."""
+    return name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}..."
+
+
+def _context(message: Any) -> Context | None:
+    """Return what Celery needs to mark a task as failed; None if the message cannot be read."""
+    try:
+        _, _, embedded = message.payload
+        return Context(message.headers, **{key: embedded.get(key) for key in ("chain", "chord", "errbacks")})
+    except Exception:  # noqa: BLE001  (whatever is wrong with a stranger's message)
+        return None
+
+
+class CheckedMessages(PoolQueues):
+    """Checks every message, on the hub's thread. `_watchdog` counts them, `_dead_letters` keeps those set aside."""
+
+    _unknown: dict[str, int]
+    _unknown_held: int
+    connection_errors: tuple[type[Exception], ...]
+    _dead_letters: DeadLetters
+    _watchdog: Watchdog
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Any:
+        """Return Celery's handler, with a count and a check before it.
+
+        Messages are counted for the watchdog. One that is unsigned although it must be signed, or is faulty, is set
+        aside. `queue` is the gated queue that a message comes from, None for the others.
+        """
+        handle = super().create_task_handler(*args, **kwargs)
+
+        def handled(message: Any, queue: str | None = None) -> Any:
+            try:
+                self._watchdog.taken[queue or message.delivery_info["routing_key"]] += 1
+                reason = self._objection(message, queue)
+                return self._set_aside(message, reason) if reason else handle(message)
+            except Exception as error:  # of this message; Celery would get it again, or end, for all the others
+                if is_passing(error) or isinstance(error, OSError | AMQPError):
+                    raise
+                logger.exception("no request can be made of a message")
+                return self._set_aside(message, "malformed")
+
+        return handled
+
+    def _objection(self, message: Any, queue: str | None) -> str:
+        return objection(self.app, message, queue, self.task_consumer._queues)
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        self._set_aside(message, "no task message")
+
+    def on_unknown_task(self, body: Any, message: Any, exc: Any) -> None:
+        """Put a task that this worker does not know back into its queue a few times, so that a worker that knows it may
+        take it. Then fail it, and whatever waits for it, with Celery's `NotRegistered`."""
+        task_id, name = (shortened(str(message.headers.get(field))) for field in ("id", "task"))
+        fields = {"event": "unknown_task", "task": name, "task_id": task_id}
+        tries = self._unknown.get(task_id, 0) + 1
+        in_common = message.delivery_info["routing_key"] in self._common
+        if in_common and tries <= UNKNOWN_TRIES and self._unknown_held < UNKNOWN_HELD_MAX:
+            if len(self._unknown) >= UNKNOWN_KEPT:
+                self._unknown.clear()
+            self._unknown[task_id] = tries
+            self._unknown_held += 1
+            if tries == 1:
+                logger.warning("task %s is not known here: it is left to a worker that has it", name, extra=fields)
+            self.timer.call_after(UNKNOWN_PAUSE_S, self._hand_back, (message,))
+            return
+        self._unknown.pop(task_id, None)
+        why = "is not known to this worker, and no other has taken it: it fails"
+        logger.error("task %s %s; workers that are to run it need -I and its module", name, why, extra=fields)
+        context = _context(message)
+        self._set_aside(message, "unknown task")
+        if context is not None:
+            failing = asyncio.to_thread(self._fail_unknown, context, NotRegistered(name))
+            watch(self.pool.submit(failing), f"the end of task {task_id}")
+
+    def _hand_back(self, message: Any) -> None:
+        self._unknown_held -= 1
+        if not message.acknowledged:
+            message.reject_log_error(logger, self.connection_errors, requeue=True)
+
+    def _fail_unknown(self, context: Context, error: NotRegistered) -> None:
+        """Record the failure, so that whoever waits for the task, or for its chain or chord, gets the error. Blocks."""
+        try:
+            self.app.backend.mark_as_failure(context.id, error, request=context)
+        except Exception as trouble:  # noqa: BLE001  (a stranger's message; the worker serves all the others)
+            logger.warning("the failure of task %s could not be recorded: %r", shortened(str(context.id)), trouble)
+        dispatcher = self.event_dispatcher
+        if dispatcher is not None:
+            self.pool.post(partial(dispatcher.send, "task-failed", uuid=context.id, exception=repr(error)))
+
+    def on_invalid_task(self, body: Any, message: Any, exc: Any) -> None:
+        self._set_aside(message, "invalid task")
+
+    def on_decode_error(self, message: Any, exc: Any) -> None:
+        self._set_aside(message, "undecodable")
+
+    def _set_aside(self, message: Any, reason: str) -> None:
+        self._dead_letters.add(str((message.delivery_info or {}).get("routing_key")), reason, raw(message.body))
+        if not message.acknowledged:
+            message.reject_log_error(logger, self.connection_errors)
+
+    def _end_request(self, request: Any, reason: str) -> None:
+        """Set aside a message that Celery has made a request of. Its lease goes back, and nothing is recorded."""
+        task_ready(request)
+        self._dead_letters.add(str(request.delivery_info["routing_key"]), reason, raw(request.body))
+        request.reject(requeue=False)
+
+    def _give_up_on(self, request: Any) -> None:
+        """Set aside a message whose outcome could not be recorded again and again; the execution pool calls this."""
+        self._end_request(request, "not recorded")
 
 
 CONTROL_SLOTS = 2

@@ -1,4 +1,7 @@
-"""What a worker reports to its beacon, and how it carries out operators' orders."""
+"""What a worker reports to its beacon, and how it carries out operators' orders.
+
+Worker boot steps: the node's beacon, from before the first message until after the last call.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 import psutil
+from celery import bootsteps
 from celery.platforms import EX_OK
 from celery.worker import state as worker_state
 from redis.exceptions import RedisError
@@ -19,10 +23,11 @@ from redis.exceptions import RedisError
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.gate_host import GateConfig
 from dicast.workers.admission.request import AdmittedRequest
-from dicast.workers.nodes.orders import REPLIES_KEPT_S, GiveBack, Order, OrderKind
-from dicast.workers.nodes.registry import Vitals
+from dicast.workers.nodes.beacon import Beacon, IdleDuties
+from dicast.workers.nodes.registry import REPLIES_KEPT_S, GiveBack, Order, OrderKind, Vitals
 from dicast.workers.runtime.pool import TaskPool
 from dicast.workers.store.connection import connect_async
+from dicast.workers.system.host import share_one_arena
 
 logger = logging.getLogger(__name__)
 
@@ -172,3 +177,35 @@ class NodeDuties:
 
 def _wake() -> None:
     """Do nothing: posting this wakes the hub."""
+
+
+class NodeStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Announces the node. It is the first step to start and the last to stop."""
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self._beacon: Beacon | None = None
+
+    def include(self, worker: Any) -> None:
+        """Insert this step first. Celery orders steps that do not require each other arbitrarily, and a node that left
+        before its pool has drained would free the leases of calls that are still open."""
+        worker.steps.insert(0, self)
+
+    def start(self, worker: Any) -> None:
+        share_one_arena()  # before there are threads that might have made more
+        app = worker.app
+        app.registry.announce(app.node, app.width.sample())
+        self._beacon = Beacon(
+            app.registry_maker(),
+            app.node,
+            app.width.sample,
+            lambda: getattr(worker.consumer, "duties", None) or IdleDuties(),
+        )
+        worker.wake_beacon = self._beacon.wake
+        self._beacon.start()
+
+    def stop(self, worker: Any) -> None:
+        if self._beacon is not None:
+            self._beacon.stop()
+
+    terminate = stop

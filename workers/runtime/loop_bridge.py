@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 import greenlet
 
-from dicast.workers.system.daemon_threads import DaemonThreads
+from dicast.workers.system.supervision import DaemonThreads
 
 __all__ = ["await_", "close_loop_resources", "in_task_greenlet", "loop_resource", "off_loop", "on_loop_close"]
 

@@ -9,7 +9,7 @@ message, so that greenlets that wait cannot hold what others wait for. Elsewhere
 Publishing does not wait for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): it raises
 OSError.
 
-With `app.message_key`, every task message is signed (workers/broker/signing.py).
+With `app.message_key`, every task message is signed (workers/broker/dead_letters.py).
 
 A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
 several of Celery's own processes.
@@ -23,7 +23,7 @@ from typing import Any, Self
 import celery.app.amqp
 from kombu.serialization import dumps
 
-from dicast.workers.broker.signing import SIGNATURE, signature
+from dicast.workers.broker.dead_letters import SIGNATURE, signature
 from dicast.workers.runtime.loop_bridge import in_task_greenlet, off_loop
 
 CONFIRM_TIMEOUT_S = 30.0

@@ -34,8 +34,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from dicast.workers.runtime.loop_bridge import await_, in_task_greenlet, loop_resource, off_loop
-from dicast.workers.store.batches import Batches
-from dicast.workers.store.connection import DEMOTED, leave_demoted, raise_when_closed
+from dicast.workers.store.connection import DEMOTED, Batches, leave_demoted, raise_when_closed
 from dicast.workers.store.scripts import script_text
 from dicast.workers.store.sentinel import SentinelAddress, async_master_pool, master_pool
 

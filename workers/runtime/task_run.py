@@ -35,7 +35,7 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 
 from dicast.workers.runtime.loop_bridge import TaskGreenlet, await_
-from dicast.workers.store.errors import is_passing
+from dicast.workers.store.connection import is_passing
 from dicast.workers.system import private
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dicast.errors import DicastError
-from dicast.workers.system.file_locks import try_lock
-from dicast.workers.system.private_files import make_folder
+from dicast.workers.system.files import make_folder, try_lock
 from dicast.workers.system.processes import Liveness, Process
 
 logger = logging.getLogger(__name__)

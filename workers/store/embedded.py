@@ -33,8 +33,7 @@ import redis
 
 from dicast.workers.store.daemon import Daemon, DaemonError, DaemonStatus
 from dicast.workers.store.sentinel import SentinelAddress, is_sentinel
-from dicast.workers.system.file_locks import try_lock, try_share
-from dicast.workers.system.private_files import make_folder, open_or_create
+from dicast.workers.system.files import make_folder, open_or_create, try_lock, try_share
 
 __all__ = [
     "DaemonError", "EmbeddedStore", "backend_url", "broker_url", "ensure_running", "find_running", "has_data", "leave",

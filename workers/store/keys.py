@@ -132,12 +132,12 @@ class Keys:
 
     @property
     def orders(self) -> str:
-        """hash node id -> what an operator wants of it, JSON (workers/nodes/orders.py)"""
+        """hash node id -> what an operator wants of it, JSON (workers/nodes/registry.py)"""
         return self.at("orders")
 
     @property
     def notices(self) -> str:
-        """channel: the id of a node with a new order, or a request as JSON (workers/nodes/orders.py)"""
+        """channel: the id of a node with a new order, or a request as JSON (workers/nodes/registry.py)"""
         return self.at("told")
 
     def given_back(self, request: str) -> str:

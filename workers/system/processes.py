@@ -3,11 +3,19 @@
 A process is named by its pid, by when it started in clock ticks since boot (field 22 of `/proc/<pid>/stat`), and by
 where both mean something: the boot, the pid namespace and the time namespace. None of these moves with the host's
 clock. A process is reported as gone only if that is certain; what `/proc` hides or lacks proves nothing.
+
+Signals that get lost because their handlers raise in finalizers or callbacks of weak references, where Python drops
+exceptions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -96,3 +104,40 @@ def _has_a_process(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+AGAIN_AFTER_S = 0.1
+SIGNALS: dict[type[BaseException], signal.Signals] = {SystemExit: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+"""The signals by the exceptions that their handlers raise."""
+
+
+@contextlib.contextmanager
+def sent_again() -> Iterator[None]:
+    """Send a signal again, inside the context, whose SystemExit or KeyboardInterrupt Python has dropped, until it takes
+    effect.
+
+    This works on the main thread only, which alone runs handlers; on others nothing is done.
+    """
+    main = threading.get_ident()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    timers: list[threading.Timer] = []
+
+    def resend(dropped: sys.UnraisableHookArgs) -> None:
+        number = SIGNALS.get(dropped.exc_type)
+        if number is None:
+            before(dropped)
+            return
+        timer = threading.Timer(AGAIN_AFTER_S, signal.pthread_kill, (main, number))
+        timer.daemon = True
+        timers.append(timer)
+        timer.start()
+
+    before, sys.unraisablehook = sys.unraisablehook, resend
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()

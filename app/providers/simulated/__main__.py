@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dicast.app.providers.simulated.config import (
+from dicast.app.providers.simulated.account import (
     ANSWER_FAULTS,
     BODY_FAULTS,
     Behaviour,

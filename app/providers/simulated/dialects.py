@@ -1,19 +1,65 @@
-"""The two APIs on the wire: reading requests, writing answers and errors."""
+"""The two APIs on the wire: reading requests, writing answers and errors.
+
+Rate-limit headers as the two providers write them.
+
+Bodies that no provider should send and some have: dripping, cut, endless, exploding, foreign.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import functools
 import hashlib
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
+from aiohttp import web
 
 from dicast.app.domain.image import media_type
-from dicast.app.providers.simulated import headers
-from dicast.app.providers.simulated.limits import Limits
+from dicast.app.providers.simulated.account import Level, Limits
+from dicast.app.providers.simulated.budgets import duration, instant
+
+
+def openai(limits: Limits, now: float) -> dict[str, str]:
+    """`x-ratelimit-*` of the limits that are set; resets tell when the bucket is full."""
+    headers: dict[str, str] = {}
+    for axis, bucket in (("requests", limits.requests), ("tokens", limits.tokens)):
+        if bucket:
+            level = bucket.level(now)
+            headers[f"x-ratelimit-limit-{axis}"] = str(level.limit)
+            headers[f"x-ratelimit-remaining-{axis}"] = str(int(level.remaining))
+            headers[f"x-ratelimit-reset-{axis}"] = duration(level.full_in_s)
+    return headers
+
+
+def anthropic(limits: Limits, now: float, unix_s: float) -> dict[str, str]:
+    """`anthropic-ratelimit-*` of the limits that are set; tokens left are rounded to thousands.
+
+    The plain `tokens` axis repeats whichever of input and output is closer to its end.
+    """
+    axes: dict[str, Level] = {}
+    if limits.requests:
+        axes["requests"] = limits.requests.level(now)
+    if limits.tokens:
+        axes["input-tokens"] = limits.tokens.level(now)
+    if limits.output:
+        axes["output-tokens"] = limits.output.level(now)
+    of_tokens = [level for axis, level in axes.items() if axis != "requests"]
+    if of_tokens:
+        axes["tokens"] = min(of_tokens, key=lambda level: level.remaining / level.limit)
+    headers: dict[str, str] = {}
+    for axis, level in axes.items():
+        remaining = int(level.remaining) if axis == "requests" else round(level.remaining / 1000) * 1000
+        headers[f"anthropic-ratelimit-{axis}-limit"] = str(level.limit)
+        headers[f"anthropic-ratelimit-{axis}-remaining"] = str(remaining)
+        headers[f"anthropic-ratelimit-{axis}-reset"] = instant(unix_s + level.full_in_s)
+    return headers
+
 
 _CHARS_PER_TOKEN = 4
 _IMAGE_TOKENS = 765
@@ -116,7 +162,7 @@ class OpenAI:
         return orjson.dumps({"error": error})
 
     def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]:
-        return headers.openai(limits, now)
+        return openai(limits, now)
 
 
 class Anthropic:
@@ -177,7 +223,7 @@ class Anthropic:
         return orjson.dumps({"type": "error", "error": error, "request_id": "req_simulated"})
 
     def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]:
-        return headers.anthropic(limits, now, unix_s)
+        return anthropic(limits, now, unix_s)
 
 
 _MESSAGES = {
@@ -260,3 +306,49 @@ def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadRequest(f"{name} must be a whole number >= 1")
     return value
+
+
+_JSON = {"content-type": "application/json"}
+_PIECE = b" " * 65536
+_BLOCK = 1 << 20
+
+
+async def respond(
+    fault: str, request: web.BaseRequest, body: bytes, *, interval_s: float, size: int
+) -> web.StreamResponse:
+    """Answer with `body` spoilt by one of BODY_FAULTS; `size` is that of bodies which are far too large."""
+    match fault:
+        case "hang":
+            await asyncio.get_running_loop().create_future()
+        case "html":
+            page = "<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
+            return web.Response(text=page, content_type="text/html")
+        case "invalid_json":
+            return web.Response(body=body[: len(body) // 2] + b"NaN", content_type="application/json")
+        case "bomb":
+            return web.Response(body=bomb(size), headers={**_JSON, "content-encoding": "gzip"})
+    response = web.StreamResponse(headers=_JSON)
+    response.content_length = size if fault == "huge" else len(body)
+    await response.prepare(request)
+    if fault == "drip":
+        for byte in body:
+            await response.write(bytes([byte]))
+            await asyncio.sleep(interval_s)
+    elif fault == "huge":
+        for _ in range(size // len(_PIECE)):
+            await response.write(_PIECE)
+        await response.write(_PIECE[: size % len(_PIECE)])
+    else:  # cut
+        await response.write(body[: len(body) // 2])
+        if request.transport:
+            request.transport.abort()
+    return response
+
+
+@functools.lru_cache(maxsize=2)
+def bomb(size: int) -> bytes:
+    """A gzip stream that unpacks to at least `size` spaces, a thousandth as long; made of one block, repeated."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    head = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(b" " * _BLOCK) + packer.flush(zlib.Z_FULL_FLUSH)
+    return head + block * (size // _BLOCK + 1) + packer.flush()

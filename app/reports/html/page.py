@@ -12,15 +12,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dicast.app.domain.findings import RunsCompared
+from dicast.app.domain.judge_statistics import RunsCompared
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.reports.durable import replacing
 from dicast.app.reports.files import changing
-from dicast.app.reports.html import plots, words
+from dicast.app.reports.folders import replacing
+from dicast.app.reports.html import items as words
+from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItems, choose
-from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section
+from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section, trust
 from dicast.app.reports.html.sections import choices, distributions, heat_map, setup, spent, summary, title, trouble
-from dicast.app.reports.html.trust import trust
 
 NAME = "report.html"
 MOST_BYTES = 5_000_000

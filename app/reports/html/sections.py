@@ -8,7 +8,8 @@ from typing import Any
 
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
-from dicast.app.reports.html import plots, words
+from dicast.app.reports.html import items as words
+from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItem, ChosenItems
 
 MOST_DIMENSIONS, MOST_JUDGES = 40, 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos.catalogue import fault
 from lab.chaos.installation import POOLS
 from lab.chaos.runs import Run

@@ -42,7 +42,7 @@ TESTS = {
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": [
         "workers/admission/gate.py",
-        "workers/admission/turns.py",
+        "workers/admission/gate.py",
     ],
     "tests/workers/policy,tests/workers/test_admission_conformance.py": [p for p in POLICY if _is_of(ENFORCER, p)],
     "tests/workers/policy,tests/workers/simulation": [p for p in POLICY if _is_of(SIMULATED, p)],

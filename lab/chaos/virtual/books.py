@@ -19,7 +19,7 @@ import orjson
 
 from dicast.app.domain.escalation import is_settled, stages_of, standard_error
 from dicast.app.ledger.keys import LedgerKeys
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from lab.chaos.virtual.jobs import SimJob
 from lab.chaos.virtual.provider import score_of
 from lab.chaos.virtual.server import OWN

@@ -10,7 +10,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.messages import FIRST_DEPLOYMENT
 from dicast.app.pipeline.plan import PageMessages
-from dicast.app.pipeline.route import Deployments
+from dicast.app.pipeline.pools import Deployments
 from dicast.config.pools import UnknownPool
 from lab.chaos.virtual.broker import Chord, Message
 from lab.chaos.virtual.world import WIRE_S, World

@@ -19,43 +19,45 @@ from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, MessageId
-from dicast.app.ledger.stops import StopStore
-from dicast.app.ledger.troubles import Troubles
-from dicast.app.pipeline.ask import ProviderCaller
-from dicast.app.pipeline.blame import FailureAttributor
-from dicast.app.pipeline.claim import Claimer
+from dicast.app.ledger.troubles import StopStore, Troubles
+from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.dead_nodes import DeadNodes
-from dicast.app.pipeline.due import DueMessages
-from dicast.app.pipeline.fail_fast import FailFast
-from dicast.app.pipeline.housekeeping import Beat, Housekeeper
+from dicast.app.pipeline.housekeeping import (
+    Beat,
+    CancelledUnits,
+    DueMessages,
+    Housekeeper,
+    StalledPages,
+    Sweeper,
+    UnattendedJobs,
+)
 from dicast.app.pipeline.images import StoredImages
-from dicast.app.pipeline.job_cache import JobCache
 from dicast.app.pipeline.job_faults import JobFaults
-from dicast.app.pipeline.judge import Judge
+from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import is_away
+from dicast.app.pipeline.missing_pools import MissingPools
+from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
+from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pools import Deployments
 from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.recovery import Adoption, Recovery
-from dicast.app.pipeline.route import Deployments
-from dicast.app.pipeline.settle import Outcomes
 from dicast.app.pipeline.start import Preparation, Starter
-from dicast.app.pipeline.sweep import CancelledUnits, StalledPages, Sweeper, UnattendedJobs
+from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
-from dicast.app.pipeline.unserved import MissingPools
 from dicast.app.providers.base import Provider
-from dicast.app.rendering import AsyncRenderer
+from dicast.app.submission.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
 from dicast.workers.admission.gate import Gate
+from dicast.workers.admission.gate_host import Suspension
 from dicast.workers.admission.leases import LeaseStore
-from dicast.workers.admission.outages import Outages
-from dicast.workers.admission.pool_health import PoolHealthReader
+from dicast.workers.admission.pool_state import Outages, PoolHealthReader
 from dicast.workers.admission.request import GatedUnit, QueuedUnits
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching, raise_when_closed
-from dicast.workers.store.epoch import Epoch
+from dicast.workers.store.scripts import Epoch
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.messages import SimMessages

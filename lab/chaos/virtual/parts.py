@@ -11,9 +11,9 @@ from dicast.app.domain.report import Report
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.gather import Gatherer
-from dicast.app.pipeline.spool import Spool
+from dicast.app.pipeline.record import Spool
 from dicast.app.pipeline.start import Terms
-from dicast.app.reports.resuming import write_items
+from dicast.app.reports.stored_items import write_items
 from lab.chaos.virtual.jobs import SECRET
 
 NO_SPACE = 28

@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from dicast.app.domain.failure import FailureKind
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import nonce_of
 from lab.chaos.virtual.wire import VirtualHost

@@ -19,7 +19,7 @@ import dicast.app.ledger.client
 import dicast.app.reports.finishing
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import LedgerKeys
-from dicast.app.ledger.states import JobState
+from dicast.app.ledger.records import JobState
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual import books
 from lab.chaos.virtual.books import Allowed

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import orjson
 
-from dicast.app.domain.intervals import STANDARD
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.ledger.states import JobState
+from dicast.app.domain.plan import STANDARD
+from dicast.app.ledger.records import JobState
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.faults import Faults

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
-from dicast.app.domain.scale import Scale
 from dicast.app.domain.verdict import Judgment, read_batch, read_single
 from dicast.app.providers.simulated.answers import SimulatedJudge, nonce_of, spoil
 

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.providers.simulated.budgets import Account, ReportedBudget, parse_budgets
-from dicast.app.providers.simulated.config import Behaviour, ConfigError
-from dicast.app.providers.simulated.limits import Limits
-from dicast.app.providers.simulated.told import DIALECTS
+from dicast.app.providers.simulated.account import Behaviour, ConfigError, Limits
+from dicast.app.providers.simulated.budgets import DIALECTS, Account, ReportedBudget, parse_budgets
 
 
 def test_budgets_are_written_in_one_line():

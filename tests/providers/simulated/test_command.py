@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from dicast.app.providers.simulated.__main__ import config_of, main, parser
-from dicast.app.providers.simulated.config import Behaviour, Step
+from dicast.app.providers.simulated.account import Behaviour, Step
 
 
 def test_the_command_line_says_it_all():

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.providers.simulated import headers
-from dicast.app.providers.simulated.config import Behaviour
-from dicast.app.providers.simulated.limits import Limits
+from dicast.app.providers.simulated import dialects as headers
+from dicast.app.providers.simulated.account import Behaviour, Limits
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from dicast.app.providers.simulated import Behaviour, ConfigError, SimulatedConfig, SimulatedProvider
-from dicast.app.providers.simulated.config import parse_step
+from dicast.app.providers.simulated.account import parse_step
 from tests.providers.conftest import until
 
 OPENAI_PATH = "/v1/chat/completions"

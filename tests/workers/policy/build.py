@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dicast.workers.policy.events import NOTHING, Cost, Done, Sent
+from dicast.workers.policy.calls import NOTHING, Cost, Done, Sent
 from dicast.workers.policy.headers import NO_READINGS, Readings
 from dicast.workers.policy.parameters import Parameters
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.accepted_later import AcceptedLater
+from dicast.workers.policy.adaptive_state import AcceptedLater
 
 
 def after_a_refusal(level: int = 80, at: float = 100.0) -> AcceptedLater:

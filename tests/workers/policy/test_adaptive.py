@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dicast.workers.policy.adaptive_state import AdaptiveState
-from dicast.workers.policy.events import Event
+from dicast.workers.policy.calls import Event
 from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.profiles import PoolConfig
 from tests.workers.policy.build import done, sent

@@ -18,7 +18,7 @@ from dicast.workers.policy.admission import (
     grant,
     release,
 )
-from dicast.workers.policy.events import Cost, Done, Sent
+from dicast.workers.policy.calls import Cost, Done, Sent
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
 from tests.workers.policy.build import parameters

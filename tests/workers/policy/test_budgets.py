@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dicast.workers.policy.budgets.nature import BudgetKind, Nature
-from dicast.workers.policy.budgets.told import ReportedBudgets
-from dicast.workers.policy.calls import CallLog
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.budget import BudgetKind, Nature
+from dicast.workers.policy.budgets import ReportedBudgets
+from dicast.workers.policy.calls import CallLog, Cost
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import Bucket
 from tests.workers.policy.build import done, sent

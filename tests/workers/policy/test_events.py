@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.workers.policy.events import Cost, is_sane
+from dicast.workers.policy.calls import Cost, is_sane
 from tests.workers.policy.build import done, sent
 
 DONE = done("a", 2.0, 1.0)

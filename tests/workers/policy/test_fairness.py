@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.fairness import Standing, in_turn, may_take, most_of, shares
+from dicast.workers.policy.admission import Standing, in_turn, may_take, most_of, shares
 from dicast.workers.policy.parameters import FairMode
 
 OPEN, SHUT = FairMode.WORK_CONSERVING, FairMode.STRICT

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.calls import Done, Event
 from dicast.workers.policy.engines import Directives
-from dicast.workers.policy.events import Done, Event
 from dicast.workers.policy.governor import MOST_CHANGES, GovernorState, PoolGovernor
 from dicast.workers.policy.headers import Readings
 from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.growth import FILLS, SETTLED_ROW, Growth
+from dicast.workers.policy.adaptive_state import FILLS, SETTLED_ROW, Growth
 
 HOLD_MIN, HOLD_MAX, FEEDBACK_S = 1.0, 7.0, 0.5
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.workers.policy.headers import (
+    LONGEST_S,
     NO_READINGS,
     BudgetUnit,
     Readings,
     is_about_limits,
     read_limits,
+    retry_after,
 )
-from dicast.workers.policy.headers.retry import retry_after
-from dicast.workers.policy.headers.values import LONGEST_S
 
 WALL = 1767323045.0  # 2026-01-02T03:04:05Z
 OPENAI = {

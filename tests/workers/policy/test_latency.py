@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.latency import LatencyWatch
+from dicast.workers.policy.adaptive_state import LatencyWatch
 from tests.workers.policy.build import done
 
 LIMIT = 40.0

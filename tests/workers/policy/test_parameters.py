@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.workers.policy.buckets import amount, configured_bucket
-from dicast.workers.policy.events import Cost
+from dicast.workers.policy.calls import Cost
 from dicast.workers.policy.headers import BudgetUnit
-from dicast.workers.policy.parameters import Bucket
+from dicast.workers.policy.parameters import Bucket, amount, configured_bucket
 
 BUCKET = Bucket("b", BudgetUnit.REQUESTS, "", capacity=100.0, refill_per_s=10.0, reserve=0.25, surplus_gain=1.5)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.stealing import Load, Transfer, transfers
+from dicast.workers.policy.wanted import Load, Transfer, transfers
 
 POOLS = ("a", "b", "c")
 

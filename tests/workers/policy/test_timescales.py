@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.timescales import Timescales
+from dicast.workers.policy.adaptive_state import Timescales
 from tests.workers.policy.build import done
 
 CONFIG = AdaptiveConfig()

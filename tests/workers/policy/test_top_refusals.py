@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.failures import Failures
-from dicast.workers.policy.top_refusals import TopRefusals
+from dicast.workers.policy.adaptive_state import TopRefusals
+from dicast.workers.policy.breaker import Failures
 from tests.workers.policy.build import done
 
 

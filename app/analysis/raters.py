@@ -1,0 +1,245 @@
+"""Compares one rater (a judge, the panel, or a person) with people: how far they agree, and how far off the
+rater is.
+
+Maps from judges' scores to people's: learned from a rated job, and applied to one that has a calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from dicast.app.analysis.agreement import Comparison, inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.calibration import gain, learn
+from dicast.app.analysis.combining import combine_majority, combine_mean
+from dicast.app.analysis.estimates import Bools, Floats, Unknown
+from dicast.app.analysis.means import mean
+from dicast.app.analysis.powered import powered_mean
+from dicast.app.analysis.scores import (
+    DimensionScores,
+    JobScores,
+    figure,
+    level_figure,
+    panel_scores,
+    peoples_mean,
+    share,
+)
+from dicast.app.domain.calibrated import Fit, ScoringContext
+from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
+from dicast.app.domain.judge_statistics import CalibratedRater, Figure, NotCalibrated, PeoplesMean, RaterStatistics
+
+NOBODY_RATED = "nobody has rated this dimension"
+NO_MEAN = "labels without an order have no mean"
+SPARED = (
+    "it was asked only where the judges before it had not settled the outcome, and those are no sample of all items"
+)
+NOBODY_IN_AUDIT = "nobody has rated an item on which all judges were asked"
+ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
+
+
+def person(dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics | None:
+    """Compare a person with the other people, which is the ceiling for a judge. Returns None if nobody has rated."""
+    people = dimension.people
+    if not people.raters:
+        return None
+    if len(people.raters) == 1:
+        return _unknown_rater("a person", "people", ONE_RATER).model_copy(update={"mean": _mean_of_ratings(dimension)})
+    statistics = _against_people(
+        "a person", "people", person_with_others(people.scores, dimension.level, dimension.levels, rng), None, dimension
+    )
+    return statistics.model_copy(update={"mean": _mean_of_ratings(dimension)})
+
+
+def _mean_of_ratings(dimension: DimensionScores) -> Figure:
+    if dimension.spec.nominal:
+        return Figure.unknown(NO_MEAN)
+    scores = dimension.people.scores
+    items = np.repeat(np.arange(len(scores)), scores.shape[1])
+    return figure(mean(scores.ravel(), clusters=items, bounds=dimension.bounds))
+
+
+def rater_statistics(
+    name: str, kind: Literal["judge", "panel"], scores: Floats, dimension: DimensionScores, rng: np.random.Generator
+) -> RaterStatistics:
+    """Compare a judge or the panel with people, by its scores (items x replicates)."""
+    nominal = dimension.spec.nominal
+    replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
+    repeats, mean_figure = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=dimension.bounds))
+    if replicates > 1:
+        alpha = inter_rater_agreement(scores, dimension.level, dimension.levels, rng).alpha
+        repeats = level_figure(alpha, dimension)
+    if not len(dimension.people.rated):
+        reason = NOBODY_IN_AUDIT if dimension.people.raters else NOBODY_RATED
+        return _unknown_rater(name, kind, reason).model_copy(update={"repeats": repeats, "mean": mean_figure})
+    people, rated = dimension.people.scores, dimension.people.rated
+    comparison = judge_with_people(whole[rated], people, dimension.level, dimension.levels, rng)
+    # A mean of replicates is on no level: what counts levels uses the first replicate.
+    first = (
+        judge_with_people(scores[rated, 0], people, dimension.level, dimension.levels, rng) if replicates > 1 else None
+    )
+    statistics = _against_people(name, kind, comparison, first, dimension)
+    together = inter_rater_agreement(
+        np.column_stack([scores[rated, 0], people]), dimension.level, dimension.levels, rng
+    )
+    return statistics.model_copy(
+        update={
+            "alpha_with_people": level_figure(together.alpha, dimension),
+            "icc_with_people": figure(together.icc_single),
+            "peoples_mean": None if nominal else _powered(whole, dimension),
+            "repeats": repeats,
+            "mean": mean_figure,
+        }
+    )
+
+
+def partly_asked_judge(name: str, at: int, dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
+    """Compare a judge who was asked about some items only with people, on the items of the audit. Without an audit
+    nothing is known of its scores of all items."""
+    part, scores, skipped = dimension.of_audit, dimension.scores[:, at], dimension.skipped[at]
+    if part is not None:
+        statistics = rater_statistics(name, "judge", part.scores[:, at], part, rng)
+        return statistics.model_copy(update={"spared": skipped, "audited": len(part.scores)})
+    was_asked: Bools = np.asarray(~np.isnan(scores).all(axis=1))
+    of_rated = was_asked[dimension.people.rated] if dimension.people.raters else was_asked
+    statistics = _unknown_rater(name, "judge", SPARED)
+    missing = float(1 - of_rated.mean()) if len(of_rated) else 1.0
+    return statistics.model_copy(update={"items": int(of_rated.sum()), "missing": missing, "spared": skipped})
+
+
+def _powered(whole: Floats, dimension: DimensionScores) -> PeoplesMean:
+    if dimension.people.flaw is not None:
+        unknown = Figure.unknown(dimension.people.flaw)
+        return PeoplesMean(
+            powered=unknown, people_alone=unknown, judges_weight=0.0, saved=None, saved_reason=dimension.people.flaw
+        )
+    means, chances = dimension.people.means(len(whole)), dimension.people.chances(len(whole))
+    return peoples_mean(powered_mean(whole, means, probabilities=chances, bounds=dimension.bounds))
+
+
+def _against_people(
+    name: str,
+    kind: Literal["judge", "panel", "people"],
+    comparison: Comparison,
+    by_level: Comparison | None,
+    dimension: DimensionScores,
+) -> RaterStatistics:
+    level_comparison = by_level or comparison
+    return RaterStatistics(
+        name=name,
+        kind=kind,
+        pearson=figure(comparison.pearson),
+        spearman=figure(comparison.spearman),
+        kendall=figure(comparison.kendall),
+        kappa=level_figure(level_comparison.kappa, dimension),
+        base_rate=share(comparison.base_rate),
+        bias=figure(comparison.differences.bias),
+        lower_limit=figure(comparison.differences.lower_limit),
+        upper_limit=figure(comparison.differences.upper_limit),
+        confusion=level_comparison.confusion.tolist() if level_comparison.confusion is not None else None,
+        items=comparison.items,
+        missing=comparison.missing,
+    )
+
+
+def _unknown_rater(name: str, kind: Literal["judge", "panel", "people"], reason: str) -> RaterStatistics:
+    unknown = Figure.unknown(reason)
+    return RaterStatistics(
+        name=name, kind=kind, mean=unknown, pearson=unknown, spearman=unknown, kendall=unknown, kappa=unknown,
+        base_rate=None, bias=unknown, lower_limit=unknown, upper_limit=unknown, confusion=None, items=0, missing=1.0,
+    )  # fmt: skip
+
+
+SEED = 1
+
+
+def calibrations(
+    job: JobScores, circumstances: ScoringContext, method: Method
+) -> Iterator[CalibrationMap | NotCalibrated]:
+    """Yield a map for each judge and dimension, and for the panel if there are several judges, or the reason why
+    there is none."""
+    for dimension in job.dimensions:
+        for at, agent in enumerate(circumstances.agents):
+            bound = circumstances.of_judge(agent, dimension.spec)
+            about = {"judge": agent.name, "kind": "judge", "model": agent.model or "", "made_for": bound}
+            sample = dimension if dimension.asked_everywhere[at] else dimension.of_audit
+            flaw, rated = (SPARED, dimension) if sample is None else (None, sample)
+            yield _learn_map(rated, rated.judges[:, at], method, about, flaw)
+        if len(circumstances.agents) > 1:
+            models = ", ".join(dict.fromkeys(agent.model or "" for agent in circumstances.agents))
+            about = {
+                "judge": "panel",
+                "kind": "panel",
+                "model": models,
+                "made_for": circumstances.of_panel(dimension.spec),
+            }
+            about["judges"] = [agent.name for agent in circumstances.agents]
+            yield _learn_map(dimension, panel_scores(job, dimension), method, about, _not_full(dimension))
+
+
+def _not_full(dimension: DimensionScores) -> str | None:
+    """Return why the panel's scores are not those of the full panel, which a later job has; None if they are."""
+    rule = dimension.spec.panel
+    same = rule.threshold is None and rule.escalate is not None and rule.escalate.lossless
+    return (
+        None
+        if dimension.asked_everywhere.all() or same
+        else "its scores are those of the judges who were asked, not of all"
+    )
+
+
+def _learn_map(
+    dimension: DimensionScores, scores: Floats, method: Method, about: Mapping[str, Any], flaw: str | None
+) -> CalibrationMap | NotCalibrated:
+    if flaw is not None:
+        return NotCalibrated(judge=about["judge"], dimension=dimension.spec.id, reason=flaw)
+    people = dimension.people.means(len(scores))
+    learned = learn(scores, people, method) if dimension.people.raters else Unknown(NOBODY_RATED)
+    if dimension.spec.nominal:
+        learned = Unknown(NO_MEAN)
+    improvement = learned if isinstance(learned, Unknown) else gain(scores, people, method, np.random.default_rng(SEED))
+    if isinstance(learned, Unknown) or isinstance(improvement, Unknown):
+        reason = learned.reason if isinstance(learned, Unknown) else improvement.reason  # type: ignore[union-attr]
+        return NotCalibrated(judge=about["judge"], dimension=dimension.spec.id, reason=reason)
+    return CalibrationMap(
+        **about, dimension=dimension.spec.id, method=method, x=list(learned.x), y=list(learned.y), items=learned.items,
+        error=improvement.raw, calibrated_error=improvement.calibrated, gain=figure(improvement.fall),
+    )  # fmt: skip
+
+
+def calibrated_raters(
+    job: JobScores, dimension: DimensionScores, panel: Floats, calibration: Calibration
+) -> list[CalibratedRater]:
+    """Return the statistics of each judge and of the panel (`panel` has one score an item) after calibration."""
+    raters = [
+        _calibrated_rater(dimension, dimension.judges[:, at], name, "judge", dimension.fits[at], calibration)
+        for at, name in enumerate(job.judges)
+    ]
+    if len(job.judges) > 1:
+        raters.append(_calibrated_rater(dimension, panel, "panel", "panel", dimension.fits[-1], calibration))
+    return raters
+
+
+def _calibrated_rater(
+    dimension: DimensionScores,
+    scores: Floats,
+    name: str,
+    kind: Literal["judge", "panel"],
+    fit: Fit,
+    calibration: Calibration,
+) -> CalibratedRater:
+    map_, raw = fit.usable_map(calibration), figure(mean(scores, bounds=dimension.bounds))
+    if map_ is None:
+        differs = f"the map was made with another {' and another '.join(fit.differing)}"
+        unknown = Figure.unknown(fit.reason or differs)
+        return CalibratedRater(
+            name=name, kind=kind, differing=list(fit.differing), raw=raw, calibrated=unknown, bias=unknown
+        )
+    corrected = np.asarray(np.interp(scores, map_.x, map_.y))
+    apart = corrected - dimension.people.means(len(scores))
+    return CalibratedRater(
+        name=name, kind=kind, method=map_.method, learned_on=map_.items, differing=list(fit.differing), raw=raw,
+        calibrated=figure(mean(corrected, bounds=dimension.bounds)),
+        bias=figure(mean(apart)) if dimension.people.raters else Figure.unknown(NOBODY_RATED),
+    )  # fmt: skip

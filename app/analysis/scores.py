@@ -1,0 +1,377 @@
+"""A job's scores as arrays, wherever they were read from.
+
+Converts results of app/statistics to plain data for the report.
+
+Combines the judges' scores of an item into one, as the job says, and learns what that takes from the whole job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dicast.app.analysis.agreement import NO_LEVELS, InterRaterAgreement, Level
+from dicast.app.analysis.combining import (
+    COMBINATIONS,
+    combine_majority,
+    combine_mean,
+    dawid_skene,
+    learned_weights,
+    weighted_mean,
+)
+from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.powered import Powered
+from dicast.app.domain.calibrated import Fit
+from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.judge_statistics import Figure, PeoplesMean, RaterAgreement
+from dicast.app.domain.panel import UNLIKELY, LearnedPanel
+from dicast.app.domain.probes import MeasuredProbeName
+from dicast.app.domain.question import JobAnswer
+from dicast.app.domain.report import ReportDimension
+
+MOST_LEVELS = 20
+"""Tables with more levels say no more than correlations do, and their memory grows with the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """People's ratings of one dimension. `scores` (rated items x raters, NaN where missing) are those of the items
+    with the indices `rated`.
+
+    `probabilities` is the probability with which each rated item was drawn, None if unknown. `flaw` says why known
+    probabilities cannot be used.
+    """
+
+    rated: Ints
+    raters: tuple[str, ...]
+    scores: Floats
+    probabilities: Floats | None = None
+    flaw: str | None = None
+
+    def means(self, items: int) -> Floats:
+        """Return people's mean for each of all items, NaN where nobody rated."""
+        result = np.full(items, np.nan)
+        if self.raters:
+            result[self.rated] = combine_mean(self.scores)
+        return result
+
+    def among(self, chosen: Bools) -> People:
+        """Return the ratings of the chosen ones of all items, with the items' indices among the chosen."""
+        inside = chosen[self.rated]
+        chances = None if self.probabilities is None else self.probabilities[inside]
+        places = (np.cumsum(chosen) - 1)[self.rated[inside]]
+        return replace(self, rated=places, scores=self.scores[inside], probabilities=chances)
+
+    def chances(self, items: int) -> Floats | None:
+        """Return the probability with which each of all items was drawn, NaN where it is unknown."""
+        if self.probabilities is None:
+            return None
+        result = np.full(items, np.nan)
+        result[self.rated] = self.probabilities
+        return result
+
+
+NOBODY = People(np.empty(0, dtype=np.int64), (), np.empty((0, 0)))
+
+
+def nothing() -> Floats:
+    """Return the scores of no variants."""
+    return np.empty((0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionScores:
+    """One dimension: the judges' scores (items x judges x replicates, NaN where missing), people's ratings, and the
+    judges' scores of variants (variants x judges x replicates).
+
+    For pairs that were judged in both orders, `orders` has the scores in each order (... x replicates x 2, the given
+    order first), in favour of the pair's own A, and `scores` has both combined.
+    """
+
+    spec: ReportDimension
+    scores: Floats
+    people: People = NOBODY
+    fits: Sequence[Fit] = ()
+    """How the job's calibration fits each judge and, of several, the panel; none without a calibration."""
+    orders: Floats | None = None
+    varied: Floats = field(default_factory=nothing)
+    skipped: Sequence[int] = ()
+    """How many opinions of each judge an escalating panel did not need; empty where it asked everybody."""
+    audited: Bools | None = None
+    """On which items an escalating panel asked everybody all the same; None where it has no audit."""
+
+    @property
+    def asked_everywhere(self) -> Bools:
+        """Which judges were asked about all items. The others were asked only about items on which the judges before
+        had not settled the outcome, and these are no sample of all items."""
+        return np.array([count == 0 for count in self.skipped] or [True] * self.scores.shape[1])
+
+    @property
+    def of_audit(self) -> DimensionScores | None:
+        """The scores on the items of the audit, without their variants, None if there is no audit. All judges were
+        asked about these items, which are a random sample of all, so they are representative for all judges."""
+        if self.audited is None or not self.audited.any():
+            return None
+        return replace(
+            self, scores=self.scores[self.audited], people=self.people.among(self.audited), varied=nothing(),
+            orders=None if self.orders is None else self.orders[self.audited], skipped=(), audited=None,
+        )  # fmt: skip
+
+    @property
+    def judges(self) -> Floats:
+        """Each judge's mean over the replicates (items x judges)."""
+        items, judges, replicates = self.scores.shape
+        return combine_mean(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
+
+    @property
+    def answers(self) -> Floats:
+        """All scores of each judge (items x judges x rounds): each order of a pair is a round of its own."""
+        return self.scores if self.orders is None else self.orders.reshape(*self.orders.shape[:2], -1)
+
+    @property
+    def labels(self) -> Floats:
+        """Each judge's commonest score over the replicates (items x judges), for statistics that count labels and
+        take no means."""
+        items, judges, replicates = self.scores.shape
+        if replicates == 1:
+            return self.scores[:, :, 0]
+        return combine_majority(self.scores.reshape(items * judges, replicates)).reshape(items, judges)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return float(self.spec.scale_min), float(self.spec.scale_max)
+
+    @property
+    def levels(self) -> Floats | None:
+        """The values of the scale, None if there are too many for a table."""
+        low, high = self.spec.scale_min, self.spec.scale_max
+        few = high - low < MOST_LEVELS or self.spec.kind == "labels"
+        return np.arange(low, high + 1, dtype=np.float64) if few else None
+
+    @property
+    def level(self) -> Level:
+        if self.spec.nominal:
+            return "nominal"
+        return "ordinal" if self.levels is not None else "interval"
+
+
+def settled_orders(orders: Floats) -> Floats:
+    """Combine the preferences in both orders (... x 2) into one, as app/domain/panel.py does, for arrays."""
+    both = np.nan_to_num(orders)
+    preferred = (both != 0).sum(axis=-1)
+    turned = both.prod(axis=-1) < 0
+    settled = np.where(turned, 0.0, both.sum(axis=-1) / preferred.clip(1))
+    return np.where(np.isnan(orders).all(axis=-1), np.nan, settled)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The label of each item as an index into `names`; -1 for an item without a label."""
+
+    names: tuple[str, ...]
+    codes: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class VariedItems:
+    """The variants of items that were judged for probes: what was changed (an index into `labels`) in which `item`."""
+
+    labels: tuple[str, ...]
+    label: Ints
+    item: Ints
+
+    def with_labels(self, labels: Collection[str]) -> Bools:
+        """Return which variants have one of these labels."""
+        return np.isin(self.label, [code for code, label in enumerate(self.labels) if label in labels])
+
+
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """The model families of the items' authors and of the judges (None if unknown)."""
+
+    authors: Labels
+    judges: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedJob:
+    """A job that ended before all its `items` were judged, because its question was answered."""
+
+    job_answer: JobAnswer
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobScores:
+    """All scores of a job.
+
+    `groups` are the metadata by which items are grouped, `cluster` says which items belong together (None: each is its
+    own cluster), `probes` has what each measuring probe found of each item (NaN if unknown), `variants` are the
+    variants that were judged, and `kinship` has the families of models, if the job's probes need them.
+    """
+
+    items: int
+    judges: tuple[str, ...]
+    dimensions: tuple[DimensionScores, ...]
+    groups: Mapping[str, Labels] = field(default_factory=dict)
+    cluster: tuple[str, Ints] | None = None
+    probes: Mapping[MeasuredProbeName, Floats] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    sides: tuple[Labels, Labels] | None = None
+    """Who is A and who is B in each pair, if the job kept it."""
+    lists: Ints | None = None
+    """The list of candidates that each pair belongs to, if the job kept it."""
+    halves: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """The half that each item belongs to, if a panel's rule learns from halves."""
+    variants: VariedItems | None = None
+    kinship: Kinship | None = None
+    stopped: StoppedJob | None = None
+
+
+def figure(result: Result) -> Figure:
+    """Convert a statistic with its interval, or the reason why it is unknown."""
+    if isinstance(result, Unknown):
+        return Figure.unknown(result.reason)
+    return Figure(
+        value=result.value, low=result.low, high=result.high, confidence=result.confidence, items=result.items,
+        method=result.method,
+    )  # fmt: skip
+
+
+def level_figure(result: Result, dimension: DimensionScores) -> Figure:
+    """Convert a statistic that counts levels. For a long scale, the reason says that there are too many."""
+    if result is NO_LEVELS:
+        many = dimension.spec.scale_max - dimension.spec.scale_min + 1
+        return Figure.unknown(f"it counts levels, and a scale of {many} has too many")
+    return figure(result)
+
+
+def share(value: float) -> float | None:
+    """Convert a share that may be undefined (NaN)."""
+    return None if math.isnan(value) else value
+
+
+def among_raters(agreement: InterRaterAgreement, raters: int, dimension: DimensionScores) -> RaterAgreement:
+    """Convert the agreement of several raters among themselves."""
+    return RaterAgreement(
+        raters=raters,
+        alpha=level_figure(agreement.alpha, dimension),
+        fleiss=level_figure(agreement.fleiss, dimension),
+        icc_single=figure(agreement.icc_single),
+        icc_mean=figure(agreement.icc_mean),
+        base_rate=share(agreement.base_rate),
+        items=agreement.items,
+        missing=agreement.missing,
+    )
+
+
+def peoples_mean(powered: Powered) -> PeoplesMean:
+    """Convert people's mean with and without the judges' help."""
+    saved = powered.saved
+    return PeoplesMean(
+        powered=figure(powered.both),
+        people_alone=figure(powered.people_alone),
+        judges_weight=powered.judges_weight,
+        saved=None if isinstance(saved, Unknown) else saved,
+        saved_reason=saved.reason if isinstance(saved, Unknown) else None,
+    )
+
+
+def value_of(result: Result) -> float | None:
+    """Return the value, None if it is unknown."""
+    return result.value if isinstance(result, Estimate) else None
+
+
+FEWEST_RATED = 20
+"""The fewest rated items in each half; with fewer, learned weights are noise."""
+
+
+def with_learned_panels(job: JobScores) -> JobScores:
+    """Return the job with everything that its panels' rules learn, unless it is there already."""
+    return replace(job, dimensions=tuple(_learn(job, dimension) for dimension in job.dimensions))
+
+
+def panel_scores(job: JobScores, dimension: DimensionScores) -> Floats:
+    """Return one score an item, NaN for items without any score."""
+    rule, learned_panel = dimension.spec.panel, dimension.spec.learned
+    if rule.learns:
+        assert learned_panel is not None, "see `with_learned_panels`"
+        return (
+            _likeliest(job, dimension, learned_panel)
+            if learned_panel.prior
+            else _by_halves(job, dimension, learned_panel)
+        )
+    if rule.combine == "weighted":
+        return weighted_mean(dimension.judges, np.array([rule.given_weights[name] for name in job.judges]))
+    scores = dimension.labels if dimension.spec.nominal else dimension.judges
+    return scores[:, ~is_not_chief(job.judges, dimension)][:, 0] if rule.chief else COMBINATIONS[rule.combine](scores)
+
+
+def is_not_chief(judges: Sequence[str], dimension: DimensionScores) -> Bools:
+    """Return which judges were not told what the others say: all but a chief."""
+    return np.array([name != dimension.spec.panel.chief for name in judges], dtype=bool)
+
+
+def _learn(job: JobScores, dimension: DimensionScores) -> DimensionScores:
+    rule = dimension.spec.panel
+    if not rule.learns or dimension.spec.learned is not None:
+        return dimension
+    learned_panel = _errors(job, dimension) if rule.combine == "dawid_skene" else _weights(job, dimension)
+    return replace(dimension, spec=dimension.spec.model_copy(update={"learned": learned_panel}))
+
+
+def _weights(job: JobScores, dimension: DimensionScores) -> LearnedPanel:
+    people = dimension.people.means(job.items)
+    rated = ~np.isnan(people) & ~np.isnan(dimension.judges).any(axis=1)
+    sizes = [int((rated & (job.halves == half)).sum()) for half in (0, 1)]
+    equal = dict.fromkeys(job.judges, 1 / len(job.judges))
+    if min(sizes) < FEWEST_RATED:
+        reason = (
+            f"weights are learned on {FEWEST_RATED} rated items with all scores or more in each half, and there are "
+            f"{sizes[0]} and {sizes[1]}"
+        )
+        return LearnedPanel(items=sum(sizes), weights=equal, reason=reason)
+
+    def of_items(inside: Bools) -> dict[str, float]:
+        weights = learned_weights(dimension.judges, np.where(inside, people, np.nan))
+        return dict(zip(job.judges, weights.tolist(), strict=True))
+
+    halves = [of_items(job.halves == half) for half in (0, 1)]
+    return LearnedPanel(items=sum(sizes), weights=of_items(np.ones(job.items, dtype=bool)), halves=halves)
+
+
+def _by_halves(job: JobScores, dimension: DimensionScores, learned_panel: LearnedPanel) -> Floats:
+    """Combine rated items with the weights learned from the other half, and the other items with the weights learned
+    from all."""
+    scores = weighted_mean(dimension.judges, np.array([learned_panel.weights[name] for name in job.judges]))
+    rated = ~np.isnan(dimension.people.means(job.items))
+    for half, weights in enumerate(learned_panel.halves):
+        other_half = rated & (job.halves != half)
+        scores[other_half] = weighted_mean(
+            dimension.judges[other_half], np.array([weights[name] for name in job.judges])
+        )
+    return scores
+
+
+def _coded(dimension: DimensionScores) -> Floats:
+    return np.where(np.isnan(dimension.labels), -1, dimension.labels - dimension.spec.scale_min)
+
+
+def _errors(job: JobScores, dimension: DimensionScores) -> LearnedPanel:
+    labels = dimension.spec.scale_max - dimension.spec.scale_min + 1
+    estimates = dawid_skene(_coded(dimension).astype(np.int64), labels)
+    errors = dict(zip(job.judges, estimates.errors.tolist(), strict=True))
+    return LearnedPanel(items=job.items, prior=estimates.prior.tolist(), errors=errors)
+
+
+def _likeliest(job: JobScores, dimension: DimensionScores, learned_panel: LearnedPanel) -> Floats:
+    """Return each item's likeliest label, as a score of the scale."""
+    codes = _coded(dimension).astype(np.int64)
+    evidence = np.tile(np.log(np.clip(learned_panel.prior, UNLIKELY, None)), (job.items, 1))
+    for at, name in enumerate(job.judges):
+        has_label = codes[:, at] >= 0
+        evidence[has_label] += np.log(np.clip(learned_panel.errors[name], UNLIKELY, None))[:, codes[has_label, at]].T
+    return np.where((codes < 0).all(axis=1), np.nan, evidence.argmax(axis=1) + float(dimension.spec.scale_min))

@@ -1,0 +1,121 @@
+"""`dicast stop` ends the processes that Dicast started on this machine and left running for others.
+
+`dicast serve` runs the HTTP server.
+
+`dicast doctor` prints its findings as they are made; colour and exit code show the worst.
+
+`dicast metrics` prints one scrape of the store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from textwrap import TextWrapper
+
+import orjson
+from prometheus_client import CollectorRegistry, generate_latest
+from rich.text import Text
+
+from dicast.app import logs
+from dicast.app.application import Dicast
+from dicast.app.cli.console import Refused, Terminal
+from dicast.app.cli.following import plural
+from dicast.app.cli.run import application
+from dicast.app.cluster.metrics import SharedCollector
+from dicast.app.operator.doctor import Finding, Severity, examine
+from dicast.app.providers.local import running_local_model, stop_local_model
+from dicast.config.settings import environment
+from dicast.errors import Exit
+from dicast.workers.store import embedded
+
+
+def stop_daemons(terminal: Terminal, *, force: bool) -> None:
+    """Stop the embedded store and the local model of the state directory. The store's data stay on disk.
+
+    Raises `Refused` while workers use that store, unless `force` is set.
+    """
+    dicast = application(terminal)
+    state_dir = dicast.settings.state_dir
+    stopped = []
+    # The store first: if it is refused, nothing is stopped.
+    if dicast.settings.redis_url is None and _stop_store(dicast, force=force):
+        stopped.append("the embedded Valkey")
+    if running_local_model(state_dir) is not None and stop_local_model(state_dir):
+        stopped.append("the local model")
+    terminal.say(f"Stopped {' and '.join(stopped)} of {state_dir}." if stopped else f"Nothing runs in {state_dir}.")
+
+
+def _stop_store(dicast: Dicast, *, force: bool) -> bool:
+    """Stop the embedded store, and return whether it was running. Only a running store knows which workers use it, so
+    it is started for the check."""
+    state_dir = dicast.settings.state_dir
+    if not force and embedded.find_running(state_dir) and (nodes := [node.name for node in dicast.registry.alive()]):
+        raise Refused(f"workers live on this store ({', '.join(nodes)}): stop them first, or use --force")
+    return embedded.stop(state_dir)
+
+
+def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
+    """Serve HTTP until interrupted. Raises `SettingsError`, or `Refused` if the server's packages are not installed."""
+    dicast = application(terminal)
+    try:
+        from dicast.app.server.serving import serve  # noqa: PLC0415  (needs the extra `server`)
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is missing: pip install -e '.[server]'") from None
+    logs.configure(dicast.settings.log_level, dicast.secrets())
+    settings = dicast.settings
+    notify = terminal.say if terminal.err.is_terminal else None
+    serve(
+        dicast, settings.server_host if host is None else host, settings.server_port if port is None else port, notify
+    )
+
+
+MARKS = {
+    Severity.OK: ("ok", "green"),
+    Severity.INFO: ("info", "cyan"),
+    Severity.WARNING: ("warning", "yellow"),
+    Severity.ERROR: ("ERROR", "bold red"),
+}
+NEVER = 100_000
+"""The line width when output goes to a file, so that no line is wrapped."""
+MARK_WIDTH = max(len(mark) for mark, _ in MARKS.values())
+
+
+def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
+    """Print the findings. Returns `Exit.FAILED` if any of them is an error."""
+    findings: list[Finding] = []
+    for finding in examine(environment(), call=call):
+        findings.append(finding)
+        if not json:
+            _show(terminal, finding)
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
+    if json:
+        document = {"ok": not errors, "findings": [asdict(finding) for finding in findings]}
+        terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        counts = f"{plural(errors, 'error', 'errors')}, {plural(warnings, 'warning', 'warnings')}"
+        terminal.out.print(f"\n{counts}" if errors or warnings else "\nAll is well.")
+    return Exit.FAILED if errors else Exit.OK
+
+
+def _show(terminal: Terminal, finding: Finding) -> None:
+    mark, style = MARKS[finding.severity]
+    out = terminal.out
+    margin = " " * (MARK_WIDTH + 2)
+    layout = TextWrapper(
+        width=out.width if out.is_terminal else NEVER, break_on_hyphens=False, initial_indent=margin,
+        subsequent_indent=margin,
+    )  # fmt: skip
+    text = layout.fill(f"{finding.area}: {finding.message}")
+    out.print(Text.assemble((mark.ljust(len(margin)), style), text.removeprefix(margin)), soft_wrap=True)
+    if finding.advice:
+        out.print(Text(layout.fill(finding.advice), style="italic"), soft_wrap=True)
+
+
+def show_metrics(terminal: Terminal) -> None:
+    """Print the metrics. Raises redis errors: without the store there is nothing to print."""
+    dicast = application(terminal)
+    snapshot = dicast.scrape()
+    registry = CollectorRegistry()
+    registry.register(SharedCollector(lambda: snapshot))
+    terminal.emit(generate_latest(registry).decode().rstrip("\n"))

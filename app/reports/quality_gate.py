@@ -1,0 +1,346 @@
+"""Checks whether a finished job passes a gate, from its files.
+
+The verdict of a gate in the formats that other programs read: JUnit XML, Markdown, CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from dicast.app.domain.calibrated import fits_of
+from dicast.app.domain.calibration import describe_differences as parts_text
+from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.quality_gate import LEVEL, Check, GateVerdict, JobGate
+from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.domain.text import cell, printable
+from dicast.app.reports.folders import replacing
+from dicast.app.reports.statistics import MISSING, NoLibraries, compute
+
+OPINIONS = "opinions.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A finished job's folder and report."""
+
+    folder: Path
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """The panel's scores by dimension and item, and the clusters of the items."""
+
+    values: dict[str, dict[str, float]]
+    clusters: dict[str, int] | None
+
+    def cluster(self, items: list[str]) -> list[int] | None:
+        return None if self.clusters is None else [self.clusters[item] for item in items]
+
+
+def gate_verdict(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None) -> GateVerdict:
+    """Check the run against the gate; `baseline` is the job that the run must not be worse than. Raises ValueError if
+    a threshold names no dimension of the job, `NoLibraries` if an interval or p-value is needed, OSError."""
+    report = run.report
+    nominal = [d.id for d in report.dimensions if d.nominal]
+    gate.check_dimensions({d.id: (d.scale_min, d.scale_max) for d in report.dimensions}, nominal)
+    return GateVerdict(job_id=report.job_id, checks=list(_checks(gate, run, baseline)))
+
+
+def _checks(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None) -> Iterator[Check]:
+    report = run.report
+    if report.status != "completed":
+        text = f"the job was cancelled, and {report.missing:,} of its {report.units:,} units were never judged"
+        yield Check(name="complete", kind="complete", passed=None, told=text)
+    if gate.max_errors is not None:
+        yield _errors(report, gate.max_errors)
+    stale = list(_calibration(report)) if gate.calibrated else []
+    yield from stale
+    if any(not check.passed for check in stale):
+        return
+    if gate.fail_under or baseline is not None:
+        scores = _scores(run, calibrated=gate.calibrated)
+        for dimension in report.dimensions:
+            if dimension.id in gate.fail_under:
+                yield _mean(gate, dimension, scores)
+        if baseline is not None:
+            yield from _not_worse(gate, run, scores, baseline)
+    if gate.min_agreement is not None:
+        yield from _agreement(gate, gate.min_agreement, run)
+
+
+def _errors(report: Report, most: float) -> Check:
+    judged = report.units - report.missing
+    share = report.failed / judged if judged else 0.0
+    text = f"{report.failed:,} of {judged:,} units have no score ({share:.2%}; at most {most:.2%})"
+    return Check(name="errors", kind="max_errors", passed=share <= most, value=share, bound=most, told=text)
+
+
+def _calibration(report: Report) -> Iterator[Check]:
+    if report.calibration is None:
+        text = "the job has no calibration: learn one with `dicast calibrate` and name it in the job"
+        yield Check(name="calibration", kind="calibrated", passed=None, told=text)
+        return
+    for dimension in report.dimensions:
+        fit = fits_of(report, dimension)[-1]
+        name = f"calibration of {dimension.id}"
+        if fit.map is None:
+            text, passed = fit.reason or "there is no map", None
+        elif fit.differing:
+            text, passed = f"it is stale: it was made with {parts_text(list(fit.differing))}", None
+        else:
+            text, passed = f"learned from {fit.map.items:,} rated items, for this judge, model, prompt and rubric", True
+        yield Check(name=name, kind="calibrated", dimension=dimension.id, passed=passed, told=text)
+
+
+def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
+    import pyarrow.parquet as pq  # noqa: PLC0415  (takes long to load)
+
+    from dicast.app.reports.columns import kept_columns  # noqa: PLC0415
+    from dicast.app.reports.panel import panel_scores  # noqa: PLC0415
+
+    by_dimension: dict[str, dict[str, float]] = {dimension.id: {} for dimension in run.report.dimensions}
+    for row in panel_scores(run.folder, run.report):
+        score = row.calibrated if calibrated else row.score
+        if score is not None:
+            by_dimension[row.criterion_id][row.item_id] = score
+    clusters = None
+    if run.report.cluster is not None:
+        (column,) = kept_columns([run.report.cluster])
+        table = pq.read_table(run.folder / OPINIONS, columns=["item_id", column])
+        cluster_names = dict(zip(table["item_id"].to_pylist(), table[column].to_pylist(), strict=True))
+        places: dict[object, int] = {}
+        clusters = {
+            item: places.setdefault(("item", item) if name is None else name, len(places))
+            for item, name in cluster_names.items()
+        }
+    return _Scores(by_dimension, clusters)
+
+
+def _mean(gate: JobGate, dimension: ReportDimension, scores: _Scores) -> Check:
+    by_item, least = scores.values[dimension.id], gate.fail_under[dimension.id]
+    if not by_item:
+        return _mean_check(dimension, None, least, None, "there is no score")
+    items = list(by_item)
+    value = sum(by_item.values()) / len(by_item)
+    bounds = (float(dimension.scale_min), float(dimension.scale_max))
+    interval = _interval([by_item[item] for item in items], bounds, scores.cluster(items), needed=gate.confident)
+    if interval is None or interval.low is None or interval.high is None:
+        reason = interval.reason if interval is not None else None
+        if gate.confident:
+            return _mean_check(dimension, None, least, value, f"its interval cannot be said, because {reason}")
+        return _mean_check(dimension, value >= least, least, value, f"{value:.2f} on average; at least {least:g}")
+    passed = (interval.low if gate.confident else value) >= least
+    what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
+    text = f"{value:.2f} on average ({interval.low:.2f} to {interval.high:.2f}); {what}"
+    check = _mean_check(dimension, passed, least, value, text)
+    return check.model_copy(update={"low": interval.low, "high": interval.high})
+
+
+def _mean_check(dimension: ReportDimension, passed: bool | None, least: float, value: float | None, text: str) -> Check:
+    return Check(
+        name=f"mean of {dimension.id}", kind="fail_under", dimension=dimension.id, passed=passed, value=value,
+        bound=least, told=text,
+    )  # fmt: skip
+
+
+def _interval(
+    scores: list[float], bounds: tuple[float, float], clusters: list[int] | None, *, needed: bool
+) -> Figure | None:
+    try:
+        from dicast.app.analysis.group_figures import panel_mean  # noqa: PLC0415  (takes long to load)
+    except ImportError as error:
+        if needed:
+            raise NoLibraries(MISSING) from error
+        return None
+    return panel_mean(scores, bounds, clusters)
+
+
+def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: FinishedRun) -> Iterator[Check]:
+    try:
+        from dicast.app.analysis.group_figures import drop, holm  # noqa: PLC0415  (takes long to load)
+        from dicast.app.analysis.runs import incompatibilities  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    name = f"not worse than {baseline.report.job_id}"
+    if problems := incompatibilities(baseline.report, run.report):
+        text = f"the runs measure different things: {'; '.join(problems)}"
+        yield Check(name=name, kind="not_worse_than", passed=None, told=text)
+        return
+    baseline_ids = {dimension.id for dimension in baseline.report.dimensions}
+    dimensions = [d.id for d in run.report.dimensions if d.id in baseline_ids and not d.nominal]
+    if not dimensions:
+        yield Check(name=name, kind="not_worse_than", passed=None, told="the runs have no dimension in common")
+        return
+    before = _scores(baseline, calibrated=gate.calibrated)
+    drops = {}
+    for dimension in dimensions:
+        items = [item for item in scores.values[dimension] if item in before.values[dimension]]
+        drops[dimension] = drop(
+            [before.values[dimension][item] for item in items], [scores.values[dimension][item] for item in items],
+            gate.shift, scores.cluster(items),
+        )  # fmt: skip
+    p_values = [(dimension, loss.p) for dimension, loss in drops.items() if loss.p is not None]
+    corrected = dict(zip((d for d, _ in p_values), holm([p for _, p in p_values]), strict=True))
+    for dimension, loss in drops.items():
+        yield _loss_check(
+            gate, f"{dimension} {name}", dimension, (loss.moved, corrected.get(dimension), loss.detectable)
+        )
+
+
+def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure, float | None, float | None]) -> Check:
+    moved, p, detectable = measured
+    if moved.value is None or moved.low is None or p is None:
+        text = f"cannot be said, because {moved.reason}"
+        return Check(name=name, kind="not_worse_than", dimension=dimension, passed=None, told=text)
+    if gate.confident:
+        passed = moved.low > -gate.shift
+        rule = f"the lower end must be above {-gate.shift:g}"
+    else:
+        passed = p >= LEVEL
+        rule = f"a loss of more than {gate.shift:g} must not be proved (p < {LEVEL:g})"
+    power_note = f"; a loss of {gate.shift + (detectable or 0):.2f} would be found in four of five cases"
+    text = (
+        f"moved by {moved.value:+.2f} ({moved.low:+.2f} to {moved.high:+.2f}) over {moved.items:,} items, p {p:.3f}; "
+        f"{rule}{power_note}"
+    )
+    return Check(
+        name=name, kind="not_worse_than", dimension=dimension, passed=passed, value=moved.value, low=moved.low,
+        high=moved.high, bound=-gate.shift, p=p, told=text,
+    )  # fmt: skip
+
+
+def _agreement(gate: JobGate, least: float, run: FinishedRun) -> Iterator[Check]:
+    job_statistics = run.report.statistics
+    if run.report.rated and (job_statistics is None or job_statistics.state != "computed"):
+        job_statistics = compute(run.folder, run.report)
+    rated = (
+        [statistics for statistics in job_statistics.dimensions if statistics.rated_items]
+        if job_statistics is not None
+        else []
+    )
+    if not rated:
+        text = "nobody has rated any of the items, so agreement cannot be told"
+        yield Check(name="agreement with people", kind="min_agreement", passed=None, bound=least, told=text)
+        return
+    for statistics in rated:
+        rater = next((rater for rater in statistics.voices if rater.kind == "panel"), statistics.voices[0])
+        name, r = f"agreement on {statistics.dimension}", rater.pearson
+        if r.value is None or r.low is None or r.high is None:
+            text, passed = f"cannot be said, because {r.reason}", None
+        else:
+            passed = (r.low if gate.confident else r.value) >= least
+            what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
+            text = f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f}) with people on {r.items:,} items; {what}"
+        yield Check(
+            name=name, kind="min_agreement", dimension=statistics.dimension, passed=passed, value=r.value, low=r.low,
+            high=r.high, bound=least, told=text,
+        )  # fmt: skip
+
+
+TEXT_CHARS = 1_000
+WORDS = {True: "passed", False: "failed", None: "cannot be told"}
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
+
+
+def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()) -> None:
+    """Write a test suite with a case for each check, whole or not at all. A check that cannot be decided is an
+    error. `items` are ids with what is wrong with each; they make a second suite with a case for every item.
+    Raises OSError."""
+    with replacing(out, private=False) as file:
+        file.write(b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="dicast">\n')
+        failures = sum(check.passed is False for check in verdict.checks)
+        errors = sum(check.passed is None for check in verdict.checks)
+        file.write(
+            f'<testsuite name={_attribute(verdict.job_id)} tests="{len(verdict.checks)}" failures="{failures}" '
+            f'errors="{errors}" time="{report.wall_s:.3f}">\n'.encode()
+        )
+        file.writelines(_case(check, verdict.job_id) for check in verdict.checks)
+        file.write(b"</testsuite>\n")
+        if items:
+            file.write(f"<testsuite name={_attribute(verdict.job_id + ' items')}>\n".encode())
+            file.writelines(_item_case(item, wrong, verdict.job_id) for item, wrong in items)
+            file.write(b"</testsuite>\n")
+        file.write(b"</testsuites>\n")
+
+
+def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[str, list[str]]]:
+    """Yield every item with those of its panel scores that are below the gate's thresholds, in the order of the
+    items."""
+    from dicast.app.reports.panel import panel_scores  # noqa: PLC0415  (takes long to load)
+
+    last: str | None = None
+    wrong: list[str] = []
+    for row in panel_scores(folder, report):
+        if last is not None and row.item_id != last:
+            yield last, wrong
+            wrong = []
+        last, least = row.item_id, gate.fail_under.get(row.criterion_id)
+        score = row.calibrated if gate.calibrated else row.score
+        if least is not None and (score is None or score < least):
+            finding = "has no score" if score is None else f"has {score:.2f}"
+            wrong.append(f"{row.criterion_id} {finding}; at least {least:g}")
+    if last is not None:
+        yield last, wrong
+
+
+def markdown(verdict: GateVerdict, report: Report) -> str:
+    """Return a summary for a pull request: the verdict, the checks, and the means."""
+    head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
+    lines = [f"### Job {_escaped(report.job_id)} {head[verdict.passed]}", ""]
+    counts = f"{report.scored:,} of {report.units:,} units have a score"
+    lines += [f"{counts}, {report.calls:,} calls, {report.input_tokens + report.output_tokens:,} tokens.", ""]
+    lines += ["| check | | |", "|---|---|---|"]
+    lines += [f"| {_escaped(c.name)} | {WORDS[c.passed]} | {_escaped(c.told, TEXT_CHARS)} |" for c in verdict.checks]
+    lines += ["", "| dimension | mean | scale | failed |", "|---|--:|--:|--:|"]
+    for row in report.by_dimension[:50]:
+        mean = "–" if row.scores.mean is None else f"{row.scores.mean:.2f}"
+        scale = f"{row.dimension.scale_min}–{row.dimension.scale_max}"
+        lines.append(
+            f"| {_escaped(row.dimension.name or row.dimension.id)} | {mean} | {scale} | {row.scores.failures:,} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_csv(verdict: GateVerdict, out: Path) -> None:
+    """Write a row for each check, safe for spreadsheets, whole or not at all. Raises OSError."""
+    with replacing(out, private=False) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        rows = csv.DictWriter(text, ["job_id", *Check.model_fields], quoting=csv.QUOTE_ALL)
+        rows.writeheader()
+        for check in verdict.checks:
+            row = {"job_id": verdict.job_id, **check.model_dump(), "passed": WORDS[check.passed]}
+            rows.writerow(
+                {name: cell(printable(value)) if isinstance(value, str) else value for name, value in row.items()}
+            )
+        text.flush()
+        text.detach()
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(printable(text, TEXT_CHARS))
+
+
+def _case(check: Check, job_id: str) -> bytes:
+    message = _attribute(check.told)
+    inner = {True: "", False: f"<failure message={message}/>", None: f"<error message={message}/>"}[check.passed]
+    output = f"<system-out>{escape(printable(check.told, TEXT_CHARS))}</system-out>"
+    return (
+        f"<testcase classname={_attribute(job_id)} name={_attribute(check.name)}>{inner}{output}</testcase>\n".encode()
+    )
+
+
+def _item_case(item: str, wrong: list[str], job_id: str) -> bytes:
+    inner = f"<failure message={_attribute('; '.join(wrong))}/>" if wrong else ""
+    return f"<testcase classname={_attribute(job_id)} name={_attribute(item)}>{inner}</testcase>\n".encode()
+
+
+def _escaped(text: str, limit: int = 200) -> str:
+    """Escape everything that has a meaning in Markdown."""
+    return _MARKUP.sub(r"\\\1", printable(text, limit))

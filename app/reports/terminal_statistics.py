@@ -1,0 +1,462 @@
+"""A report's statistics as they are printed in a terminal: sentences and, on demand, the figures behind them.
+
+Comparisons of runs, searches for panels, and calibrations, as they are printed in a terminal.
+
+The plot of a search for panels: cost of an item against agreement with people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.judge_statistics import (
+    DimensionStatistics,
+    Figure,
+    GroupStatistics,
+    JobStatistics,
+    NotCalibrated,
+    PanelFront,
+    PanelOption,
+    RunsCompared,
+)
+from dicast.app.domain.report import Report
+from dicast.app.domain.text import printable
+from dicast.app.reports.folders import replacing
+from dicast.app.reports.statistics import MISSING, NoLibraries
+from dicast.app.reports.terminal import TableStyle
+from dicast.errors import DicastError
+
+MOST_DIMENSIONS = 12
+MOST_DIFFERENCES = 15
+NAME_MAX = 24
+GAP = 3
+
+
+def print_statistics(report: Report, console: Console, *, figures: bool = False) -> None:
+    """Print what is known of the job's judges; with `figures`, all of it."""
+    if report.statistics is not None:
+        console.print(_StatisticsView(report, report.statistics, figures=figures))
+
+
+class _StatisticsView:
+    def __init__(self, report: Report, statistics: JobStatistics, *, figures: bool) -> None:
+        self._report, self._statistics, self._figures = report, statistics, figures
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        statistics, style = self._statistics, TableStyle(options.ascii_only)
+        yield Text()
+        if statistics.state != "computed":
+            yield from _nothing(statistics, style)
+            return
+        if statistics.stopped is not None:
+            for line in statistics.stopped.summary:
+                yield _point(line, style)
+            yield Text()
+        if statistics.unknowable:
+            yield _unknowable(statistics, style, whole=self._figures)
+        for dimension in statistics.dimensions[:MOST_DIMENSIONS]:
+            yield _title(dimension, statistics, style)
+            if self._figures:
+                yield from _figures(dimension, style, options.max_width)
+            for line in dimension.summary:
+                yield _point(line, style)
+            yield Text()
+        more = len(statistics.dimensions) - MOST_DIMENSIONS
+        if more > 0:
+            yield Text(f"and {more:,} more dimensions, see report.json", style="dim")
+        if not self._figures:
+            yield Text(f"All figures: dicast report {self._report.job_id}", style="dim")
+
+
+def _nothing(statistics: JobStatistics, style: TableStyle) -> Iterator[Text]:
+    if statistics.rated:
+        yield Text.assemble(("Statistics ", "bold"), style.show(f"left out: {statistics.reason}", 400))
+        return
+    yield Text(
+        "No ratings by people, so this report cannot say how far the judges are right (`ratings:` in the job).",
+        style="dim",
+    )
+
+
+def _unknowable(statistics: JobStatistics, style: TableStyle, *, whole: bool) -> Text:
+    text = Text("Without ratings by people it cannot be said:\n", style="bold")
+    for line in statistics.unknowable if whole else statistics.unknowable[:2]:
+        text.append(f"- {line}\n", style="not bold")
+    return text
+
+
+def _title(statistics: DimensionStatistics, job: JobStatistics, style: TableStyle) -> Text:
+    title = Text.assemble((style.show(statistics.dimension, NAME_MAX).plain, "bold"))
+    if statistics.rated_items:
+        raters = f"{len(statistics.raters)} people" if len(statistics.raters) > 1 else "one person"
+        title.append(
+            f"  {statistics.rated_items:,} of {job.items:,} items rated by {raters}, {statistics.ratings:,} ratings",
+            "dim",
+        )
+    return title
+
+
+def _point(line: str, style: TableStyle) -> Padding:
+    return Padding(style.show(line, 1000), (0, 0, 0, 2))
+
+
+def _figures(statistics: DimensionStatistics, style: TableStyle, width: int) -> RenderResult:
+    if statistics.person is not None:
+        yield _rater_table(statistics, style, width)
+        yield Text()
+    yield from _agreement_table(statistics, style)
+    yield from _probes(statistics, style)
+    yield from _calibrated(statistics, style)
+    yield from _shares(statistics, style)
+    yield from _contestants(statistics, style)
+    yield from _rankings(statistics, style)
+    for group in statistics.groups:
+        if group.reason is None:
+            yield from _groups(group, style)
+
+
+def _rater_table(statistics: DimensionStatistics, style: TableStyle, width: int) -> Table:
+    """Return a table with as many columns as fit; the least important ones are left out first."""
+    rows = [*statistics.voices, *([statistics.person] if statistics.person is not None else [])]
+    names = [style.show(rater.name + (" (audit)" if rater.audited else ""), NAME_MAX) for rater in rows]
+    columns = {
+        "Pearson": [_interval(rater.pearson) for rater in rows],
+        "bias": [_interval(rater.bias) for rater in rows],
+        "kappa": [_interval(rater.kappa) for rater in rows],
+        "limits": [
+            f"{_value(rater.lower_limit)} to {_value(rater.upper_limit)}" if rater.lower_limit.is_known else "-"
+            for rater in rows
+        ],
+        "Spearman": [_interval(rater.spearman) for rater in rows],
+        "missing": [f"{rater.missing:.0%}" for rater in rows],
+    }
+    table = style.table()
+    least = max(len("Against people"), *(name.cell_len for name in names))
+    table.add_column("Against people", no_wrap=True, min_width=least)
+    room, fitting = width - least, []
+    for title, cells in columns.items():
+        size = max(map(len, (title, *cells)))
+        room -= size + GAP
+        if room < 0:
+            break
+        table.add_column(title, justify="right", no_wrap=True, min_width=size)
+        fitting.append(cells)
+    for place, name in enumerate(names):
+        table.add_row(name, *(cells[place] for cells in fitting))
+    return table
+
+
+def _agreement_table(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text | Padding]:
+    groups = {"judges": statistics.judges, "people": statistics.people}
+    rows = {name: among for name, among in groups.items() if among is not None}
+    if not rows:
+        return
+    table = style.table()
+    table.add_column("Among", no_wrap=True)
+    for title in ("alpha", "ICC(2,1)", "ICC(2,k)", "base rate"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, among in rows.items():
+        rate = "-" if among.base_rate is None else f"{among.base_rate:.0%}"
+        table.add_row(name, _interval(among.alpha), _interval(among.icc_single), _interval(among.icc_mean), rate)
+    yield table
+    if statistics.judges is not None and statistics.judges.left_out:
+        yield _point(f"without {', '.join(statistics.judges.left_out)}, asked about some items only", style)
+    yield Text()
+
+
+def _probes(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not statistics.probes:
+        return
+    table = style.table()
+    table.add_column("Points more for", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    table.add_column("points", justify="right")
+    table.add_column("p (Holm)", justify="right", no_wrap=True)
+    for probe in statistics.probes:
+        points = _interval(probe.effect) if probe.effect.is_known else probe.effect.reason or "-"
+        table.add_row(probe.title, style.show(probe.voice, NAME_MAX), points, _chance(probe.p))
+    yield table
+    yield Text()
+
+
+def _table(
+    style: TableStyle, first: str | Text, titles: Sequence[str], rows: Iterable[Sequence[str | Text]]
+) -> Iterator[Table | Text]:  # fmt: skip
+    """Yield a table with names on the left and figures on the right; nothing if there are no rows."""
+    table = style.table()
+    table.add_column(first, no_wrap=True)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        yield table
+        yield Text()
+
+
+def _shares(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    return _table(style, "Label", ("judges", "people", "people alone"), (
+        (style.show(share.label, NAME_MAX), *map(_interval, (share.judges, share.people, share.people_alone)))
+        for share in statistics.shares
+    ))  # fmt: skip
+
+
+def _contestants(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if statistics.preferences is None:
+        return
+    ranked = {contestant.name: contestant for contestant in statistics.preferences.contestants}
+    rows = []
+    for rate in statistics.preferences.rates:
+        contestant = ranked.get(rate.name)
+        strength = (
+            (_interval(contestant.strength), f"{contestant.ranks[0]:.0%}") if contestant is not None else ("-", "-")
+        )
+        rows.append((style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _interval(rate.wins), *strength))
+    yield from _table(style, "Compared", ("pairs", "wins", "strength", "first"), rows)
+
+
+def _rankings(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    return _table(style, "Lists, against people", ("lists", "Kendall's tau", "pairs alike"), (
+        (style.show(ranking.name, NAME_MAX), f"{ranking.lists:,}", _interval(ranking.tau), _interval(ranking.agreeing))
+        for ranking in (statistics.preferences.rankings if statistics.preferences is not None else ())
+    ))  # fmt: skip
+
+
+def _calibrated(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    if not statistics.calibrated:
+        return
+    table = style.table()
+    table.add_column("Calibrated", no_wrap=True)
+    for title in ("mean", "raw", "bias"):
+        table.add_column(title, justify="right", no_wrap=title != "mean")
+    for rater in statistics.calibrated:
+        mean = _interval(rater.calibrated) if rater.calibrated.is_known else rater.calibrated.reason or "-"
+        table.add_row(style.show(rater.name, NAME_MAX), style.show(mean), _interval(rater.raw), _interval(rater.bias))
+    yield table
+    yield Text()
+
+
+def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]:
+    name, titles = style.show(f"By {group.by}", NAME_MAX), ("items", "panel's mean", "people's mean", "first")
+    yield from _table(style, name, titles, (
+        (
+            style.show(mean.name, NAME_MAX), f"{mean.items:,}", _interval(mean.mean),
+            _interval(mean.people) if mean.people is not None else "-",
+            f"{mean.ranks[0]:.0%}" if mean.ranks is not None else "-",
+        )
+        for mean in group.means
+    ))  # fmt: skip
+    yield from _table(style, "Difference", ("", "p (Holm)"), (
+        (style.show(f"{pair.first} - {pair.second}", 2 * NAME_MAX), _interval(pair.difference), _chance(pair.p))
+        for pair in group.differences[:MOST_DIFFERENCES]
+    ))  # fmt: skip
+    more = len(group.differences) - MOST_DIFFERENCES
+    if more > 0:
+        yield Text(f"and {more:,} more differences, see report.json\n", style="dim")
+
+
+def _chance(p: float | None) -> str:
+    return "-" if p is None else ("<0.001" if p < 0.001 else f"{p:.3f}")
+
+
+def _interval(figure: Figure) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return "-"
+    return f"{figure.value:.2f} ({figure.low:.2f}..{figure.high:.2f})"
+
+
+def _value(figure: Figure) -> str:
+    return "-" if figure.value is None else f"{figure.value:.2f}"
+
+
+ARGUMENT_MAX = 300
+MOST_NAMED = 10
+
+
+def print_comparison(comparison: RunsCompared, console: Console) -> None:
+    """Print how far scores moved between two runs, and the items that moved most."""
+    for part in _comparison(comparison, TableStyle(console.options.ascii_only)):
+        console.print(part)
+
+
+def print_fronts(fronts: list[PanelFront], console: Console, *, unit: str) -> None:
+    """Print the front of each dimension; costs are in `unit` an item."""
+    for front in fronts:
+        for part in _front(front, TableStyle(console.options.ascii_only), unit):
+            console.print(part)
+
+
+def print_calibration(calibration: Calibration, missing: list[NotCalibrated], console: Console) -> None:
+    """Print how much each map improves scores on items that it was not learned from, and why maps are missing."""
+    style = TableStyle(console.options.ascii_only)
+    table = style.table()
+    table.add_column("Dimension", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    for title in ("rated", "error", "calibrated", "squared error falls by"):
+        table.add_column(title, justify="right", no_wrap=title != "squared error falls by")
+    for map_ in calibration.maps:
+        errors = [f"{error:.2f}" if error is not None else "-" for error in (map_.error, map_.calibrated_error)]
+        table.add_row(
+            style.show(map_.dimension, NAME_MAX), style.show(map_.judge, NAME_MAX), f"{map_.items:,}", *errors,
+            style.show(figure_text(map_.gain)),
+        )  # fmt: skip
+    console.print(table)
+    console.print(_line("Errors are roots of mean squares against people, on items that the map had not seen.", style))
+    useless = [map_ for map_ in calibration.maps if map_.gain.low is None or map_.gain.low <= 0]
+    if useless:
+        names = ", ".join(f"{map_.judge} ({map_.dimension})" for map_ in useless[:MOST_NAMED])
+        console.print(_line(f"It is not clear that these maps help: {names}.", style))
+    for other in missing:
+        text = f"{other.judge} ({other.dimension}) cannot be calibrated, because {other.reason}."
+        console.print(_line(text, style))
+
+
+def figure_text(figure: Figure) -> str:
+    """Format a figure as `0.31 (0.10..0.52)`, or return the reason why it is unknown."""
+    if figure.value is None or figure.low is None or figure.high is None:
+        return figure.reason or "-"
+    return f"{figure.value:.2f} ({figure.low:.2f}..{figure.high:.2f})"
+
+
+def _comparison(comparison: RunsCompared, style: TableStyle) -> Iterator[RenderableType]:
+    yield Text.assemble(("From ", "dim"), style.show(comparison.first), (" to ", "dim"), style.show(comparison.second))
+    for problem in comparison.forced:
+        yield Text.assemble(("compared all the same: ", "yellow"), style.show(problem))
+    table = style.table()
+    table.add_column("Dimension", no_wrap=True)
+    table.add_column("judge", no_wrap=True)
+    for title in ("items", "moved", "p (Holm)", "only in one"):
+        table.add_column(title, justify="right", no_wrap=title != "moved")
+    for shift in comparison.shifts:
+        p = "-" if shift.p is None else ("<0.001" if shift.p < 0.001 else f"{shift.p:.3f}")
+        alone = f"{shift.only_first:,} + {shift.only_second:,}" if shift.only_first or shift.only_second else "-"
+        table.add_row(
+            style.show(shift.dimension, NAME_MAX), style.show(shift.judge, NAME_MAX),
+            f"{shift.shift.items:,}" if shift.shift.is_known else "-", style.show(figure_text(shift.shift)), p, alone,
+        )  # fmt: skip
+    yield table
+    if comparison.skipped_sentence is not None:
+        yield _line(comparison.skipped_sentence, style)
+    yield Text()
+    if not comparison.moved:
+        yield Text("No item moved.")
+        return
+    yield Text("What moved most", style="bold")
+    for item in comparison.moved:
+        names = f"{item.item_id}, {item.dimension}, {item.judge}"
+        yield Text.assemble((f"{item.first:g} to {item.second:g}  ", "cyan"), style.show(names))
+        for argument in (item.first_argument, item.second_argument):
+            yield Padding(style.show(argument or "(nothing)", ARGUMENT_MAX), (0, 0, 0, 4))
+
+
+def _front(front: PanelFront, style: TableStyle, unit: str) -> Iterator[RenderableType]:
+    title = Text.assemble((style.show(front.dimension, NAME_MAX).plain, "bold"))
+    if front.items:
+        title.append(
+            f"  {front.panels:,} panels tried on {front.items:,} items that all judges scored and people rated", "dim"
+        )
+    yield title
+    if front.audited:
+        yield _line(f"All judges were asked on the {front.audited:,} items of the audit alone, a random sample.", style)
+    if front.front:
+        yield _options(front, style, unit)
+    if front.person.is_known:
+        others = "the mean of the other people; panels are measured by that of all, which errs less"
+        yield _line(f"A person reaches {figure_text(front.person)} against {others}.", style)
+    if front.enough is not None:
+        yield _line(f"Cheapest that reaches it: {panel_name(front.enough)}.", style)
+    elif front.reason is not None:
+        yield _line(f"No panel can be recommended, because {front.reason}.", style)
+    yield Text()
+
+
+def _options(front: PanelFront, style: TableStyle, unit: str) -> Table:
+    table = style.table()
+    table.add_column("Panel", overflow="fold")
+    for column in (f"cost ({unit})", front.measure, "seen when chosen"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for option in front.front:
+        table.add_row(
+            style.show(panel_name(option)), f"{option.cost:g}", figure_text(option.agreement), f"{option.apparent:.2f}"
+        )
+    return table
+
+
+def panel_name(option: PanelOption) -> str:
+    """Return the names of a panel's judges, and how their scores are combined."""
+    names = ", ".join(option.judges)
+    return names if len(option.judges) == 1 else f"{names} ({option.combination})"
+
+
+def _line(text: str, style: TableStyle) -> Padding:
+    return Padding(style.show(text, 1000), (0, 0, 0, 2))
+
+
+FORMATS = (".svg", ".png")
+WIDTH_IN, HEIGHT_IN = 7.0, 4.5
+MOST_LABELLED = 40
+"""Characters of a panel's name beside its point."""
+
+
+class NoPlot(DicastError, ValueError):
+    """The plot cannot be drawn."""
+
+
+def plot_fronts(fronts: Sequence[PanelFront], out: Path, *, unit: str) -> None:
+    """Write one image with a subplot for each dimension, whole or not at all.
+
+    Each shows all panels as measured on the items that they were chosen on, and the front as measured on other items,
+    with its intervals. Raises `NoPlot`, `NoLibraries`, OSError.
+    """
+    if out.suffix.lower() not in FORMATS:
+        raise NoPlot(f"--plot: the file must end in {', '.join(FORMATS)}, got {out.name[:80]!r}")
+    plotted = [front for front in fronts if front.tried]
+    if not plotted:
+        raise NoPlot(f"--plot: there is no panel to show, because {fronts[0].reason}")
+    try:
+        from matplotlib import rc_context  # noqa: PLC0415
+        from matplotlib.figure import Figure  # noqa: PLC0415  (takes long to load)
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    kind = out.suffix[1:].lower()
+    with rc_context({"svg.hashsalt": "dicast", "font.size": 9}):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN * len(plotted)), layout="constrained")
+        for front, axis in zip(plotted, figure.subplots(len(plotted), squeeze=False)[:, 0], strict=True):
+            _draw(front, axis, unit)
+        with replacing(out, private=False) as file:
+            figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+
+
+def _draw(front: PanelFront, axis: Any, unit: str) -> None:
+    costs, apparent = zip(*front.tried, strict=True)
+    axis.scatter(costs, apparent, s=12, color="0.78", label="tried (as seen by the items that choose)", zorder=1)
+    measured = [option for option in front.front if option.agreement.is_known]
+    if measured:
+        values = [option.agreement.value or 0.0 for option in measured]
+        below = [value - (option.agreement.low or 0.0) for value, option in zip(values, measured, strict=True)]
+        above = [(option.agreement.high or 0.0) - value for value, option in zip(values, measured, strict=True)]
+        places = [option.cost for option in measured]
+        label = "not beaten by a cheaper one (on other items, 95 %)"
+        axis.errorbar(places, values, yerr=[below, above], fmt="o-", color="tab:blue", capsize=3, label=label, zorder=3)
+        for option, place, value in zip(measured, places, values, strict=True):
+            axis.annotate(
+                printable(panel_name(option), MOST_LABELLED).replace("$", r"\$"), (place, value), xytext=(5, -12),
+                textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+    if front.person.is_known:
+        axis.axhline(
+            front.person.value, color="tab:orange", linestyle="--", linewidth=1, label="a person with the others"
+        )
+    axis.set_title(printable(front.dimension, MOST_LABELLED).replace("$", r"\$"), loc="left")
+    axis.set_xlabel(f"cost of an item ({unit})")
+    axis.set_ylabel(f"agreement with people ({front.measure})")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, frameon=False)
