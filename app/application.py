@@ -38,9 +38,9 @@ from dicast.app.submission.submit import (
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
-from dicast.workers.admission.gate_host import Suspension
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.profiles import Broker, Names, result_backend
 from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource

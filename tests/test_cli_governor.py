@@ -24,7 +24,7 @@ from dicast.app.application import create_app
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.nodes.registry import Node
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect_async
 from tests.command import Dicast, refused

@@ -127,7 +127,7 @@ def test_the_door_exports_what_it_says(tmp_path: Path) -> None:
     assert python("-c", program, folder=tmp_path, PYTHONPATH=str(ROOT)).stdout == "[]\n"
 
 
-WORKERS_OWN = ("dicast.app.bootstrap", "dicast.app.domain.report", "dicast.workers.policy.admission")
+WORKERS_OWN = ("dicast.app.bootstrap", "dicast.app.domain.report", "dicast.workers.policy.adaptive")
 HEAVY = (
     "aiohttp", "anthropic", *WORKERS_OWN, "duckdb", "fastapi", "flower", "matplotlib", "numpy", "openai",
     "pandas", "pyarrow", "scipy", "uvicorn",

@@ -13,7 +13,7 @@ from dicast.app.operator.requests import UnitRequest
 from dicast.app.pipeline.call_facts import TASK_END, NextSteps
 from dicast.app.tasks import app, judge_dimension
 from dicast.workers.admission.request import GatedUnit, Lease
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 
 
 class Monitors:

@@ -56,11 +56,11 @@ from dicast.app.analysis.sentences import (
 )
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import is_settled, standard_error
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     DimensionStatistics,
     EscalationAudit,
-    Figure,
     GroupDifference,
     GroupStatistics,
     JobStatistics,

@@ -40,7 +40,8 @@ from dicast.app.analysis.means import deviation, estimate, mean
 from dicast.app.analysis.raters import SPARED
 from dicast.app.analysis.scores import DimensionScores, JobScores, VariedItems, figure, is_not_chief
 from dicast.app.analysis.student import slope
-from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, Figure, ProbeStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, ProbeStatistics
 from dicast.app.domain.probes import MeasuredProbeName, ProbeName
 from dicast.app.domain.variants import ATTACKS, FAMILIES
 

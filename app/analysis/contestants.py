@@ -27,9 +27,9 @@ from dicast.app.analysis.powered import Powered, powered_win_rate
 from dicast.app.analysis.preferences import bradley_terry, likely_strengths, share_of_wins, win_rate
 from dicast.app.analysis.raters import NOBODY_RATED
 from dicast.app.analysis.scores import DimensionScores, JobScores, figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     Contestant,
-    Figure,
     LabelShare,
     Meeting,
     PreferenceStatistics,

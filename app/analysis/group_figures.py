@@ -18,7 +18,8 @@ from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
 from dicast.app.analysis.powered import powered_mean
 from dicast.app.analysis.preferences import win_rate
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, figure
-from dicast.app.domain.judge_statistics import Figure, GroupDifference, GroupMean, GroupStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import GroupDifference, GroupMean, GroupStatistics
 from dicast.app.domain.quality_gate import LEVEL
 
 MOST_GROUPS = 20

@@ -29,7 +29,8 @@ from dicast.app.analysis.combining import COMBINATIONS, learned_weights, weighte
 from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.raters import NO_MEAN, person
 from dicast.app.analysis.scores import DimensionScores, figure, is_not_chief
-from dicast.app.domain.judge_statistics import Figure, PanelFront, PanelOption
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import PanelFront, PanelOption
 
 Measure = Literal["pearson", "spearman"]
 LEARNED = "learned"

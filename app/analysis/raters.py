@@ -28,7 +28,8 @@ from dicast.app.analysis.scores import (
 )
 from dicast.app.domain.calibrated import Fit, ScoringContext
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
-from dicast.app.domain.judge_statistics import CalibratedRater, Figure, NotCalibrated, PeoplesMean, RaterStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import CalibratedRater, NotCalibrated, PeoplesMean, RaterStatistics
 
 NOBODY_RATED = "nobody has rated this dimension"
 NO_MEAN = "labels without an order have no mean"

@@ -26,7 +26,8 @@ from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Result,
 from dicast.app.analysis.powered import Powered
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.judge_statistics import Figure, PeoplesMean, RaterAgreement
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import PeoplesMean, RaterAgreement
 from dicast.app.domain.panel import UNLIKELY, LearnedPanel
 from dicast.app.domain.probes import MeasuredProbeName
 from dicast.app.domain.question import JobAnswer

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dicast.app.analysis.powered import ALL_RATED
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     CalibratedRater,
-    Figure,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,

@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from dicast.app import datasets
+from dicast.app.analysis import MISSING, has_libraries
 from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Display, Interrupts, JobWatcher, display, follow, plural
@@ -50,7 +51,6 @@ from dicast.app.operator.store_checks import URL_SHAPES, understood
 from dicast.app.pipeline.nonce_key import configured_key
 from dicast.app.reports.files import REPORT
 from dicast.app.reports.folders import job_folder
-from dicast.app.reports.statistics import MISSING, has_libraries
 from dicast.app.reports.terminal import print_report
 from dicast.app.reports.terminal_statistics import print_statistics
 from dicast.app.submission import job_file

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app import datasets
+from dicast.app.analysis import NoLibraries
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.domain.calibration import Calibration, Method
 from dicast.app.domain.dimension import Dimension
@@ -32,14 +33,7 @@ from dicast.app.domain.report import Report
 from dicast.app.domain.text import printable
 from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
 from dicast.app.reports.folders import job_folder, replacing
-from dicast.app.reports.statistics import (
-    NoLibraries,
-    StatisticsFailed,
-    compute,
-    evaluated,
-    keep_evaluated,
-    learn_panels,
-)
+from dicast.app.reports.statistics import StatisticsFailed, compute, evaluated, keep_evaluated, learn_panels
 from dicast.app.reports.stored_items import submitted_ratings
 from dicast.app.submission.job_file import load_job, load_rubric
 from dicast.app.submission.libraries import LIBRARY, names, rubric_path

@@ -11,8 +11,8 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol
 
+from dicast.app.analysis import SCORES, has_libraries
 from dicast.app.providers.registry import key_trouble
-from dicast.app.reports.statistics import SCORES, has_libraries
 from dicast.workers.nodes.registry import Node, OrderKind, Sighting
 
 if TYPE_CHECKING:

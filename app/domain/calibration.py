@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.text import Id, Strict
 
 MAX_MAPS = 2000

@@ -27,7 +27,7 @@ from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
 from dicast.app.submission.rendering import AsyncRenderer, RendererUnavailable
 from dicast.workers.admission.request import Lease
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 
 LEASE_MARGIN_S = 5.0
 """A call ends at least this long before its lease does, so that a pool never has more open calls than it grants."""

@@ -27,8 +27,7 @@ from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, JobRecord, MessageId, Recorded, UnitResult, WriteVerdict
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from dicast.workers.policy.headers import read_limits
 
 NO_ANSWER = 0

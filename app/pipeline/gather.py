@@ -21,6 +21,7 @@ import orjson
 from celery import Celery
 
 from dicast.app import logs
+from dicast.app.analysis import NoLibraries
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import Agent
 from dicast.app.domain.plan import pieces
@@ -41,7 +42,6 @@ from dicast.app.pipeline.unwritten import UnwrittenPages, results_of
 from dicast.app.reports import files
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
-from dicast.app.reports.statistics import NoLibraries
 from dicast.app.reports.stored_items import keeps_ratings, set_aside, write_items
 
 logger = logging.getLogger(__name__)

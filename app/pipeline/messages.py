@@ -26,11 +26,11 @@ from dicast.app.domain.plan import Choice, Lane, batch_label
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
-from dicast.app.pipeline.call_facts import Models
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, SENT
 from dicast.workers.store.connection import is_passing
 
 if TYPE_CHECKING:
+    from dicast.app.pipeline.call_facts import Models
     from dicast.app.pipeline.plan import PageMessages
 
 logger = logging.getLogger(__name__)

@@ -17,13 +17,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from dicast.app import logs
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.plan import Lane
 from dicast.app.domain.question import PAGE, JobAnswer, next_look
 from dicast.app.domain.scoreboard import Scoreboard
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, OpenQuestion
 from dicast.app.pipeline.record import retry_until_available
-from dicast.app.reports.statistics import MISSING, NoLibraries
 
 READ_TOGETHER = 400
 KEPT_JOBS = 32

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from dicast.app import datasets, logs
+from dicast.app.analysis import SCORES, NoLibraries
 from dicast.app.domain.arrangement import Arrangement, arrangement_of
 from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.image import ImageError
@@ -34,7 +35,6 @@ from dicast.app.pipeline.recovery import Recovery
 from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.pipeline.unwritten import UnwrittenPages
 from dicast.app.reports.folders import begin, own_folder
-from dicast.app.reports.statistics import SCORES, NoLibraries
 from dicast.app.reports.stored_items import (
     ItemCountMismatch,
     is_arranged,

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import describe_differences as parts_text
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.quality_gate import LEVEL, Check, GateVerdict, JobGate
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.domain.text import cell, printable
 from dicast.app.reports.folders import replacing
-from dicast.app.reports.statistics import MISSING, NoLibraries, compute
+from dicast.app.reports.statistics import compute
 
 OPINIONS = "opinions.parquet"
 

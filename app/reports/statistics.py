@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibrated import scoring_context
 from dicast.app.domain.calibration import CalibrationMap, Method
 from dicast.app.domain.item import Rating
@@ -33,26 +33,10 @@ from dicast.errors import DicastError, Exit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SCORES = "scores"
-"""The extra that installs the libraries."""
-LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "sklearn", "krippendorff", "choix", "threadpoolctl")
-INSTALL = f"pip install -e '.[{SCORES}]'"
-MISSING = f"the libraries for statistics are not installed here: {INSTALL}"
 
 
 class NoFingerprints(DicastError, LookupError):
     """A report does not say how its judges were asked."""
-
-
-class NoLibraries(DicastError, ImportError):
-    """The extra `scores` is not installed."""
-
-    exit_code = Exit.FAILED
-
-
-def has_libraries() -> bool:
-    """Return whether all libraries that statistics may need are installed."""
-    return all(find_spec(name) is not None for name in LIBRARIES)
 
 
 class StatisticsFailed(DicastError, RuntimeError):

@@ -16,10 +16,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
-    Figure,
     GroupStatistics,
     JobStatistics,
     NotCalibrated,
@@ -30,7 +31,6 @@ from dicast.app.domain.judge_statistics import (
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import printable
 from dicast.app.reports.folders import replacing
-from dicast.app.reports.statistics import MISSING, NoLibraries
 from dicast.app.reports.terminal import TableStyle
 from dicast.errors import DicastError
 

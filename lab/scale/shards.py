@@ -24,8 +24,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import ClaimVerdict, MessageId, UnitResult, WriteVerdict
 from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
 from dicast.workers.nodes.registry import Node, Registry
-from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from dicast.workers.store.connection import AsyncStoreClient, StoreClient, connect, connect_async
 from dicast.workers.store.keys import Keys, encode
 from lab.bench.admission import parameters

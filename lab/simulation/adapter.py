@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, in_turn, release
-from dicast.workers.policy.calls import Cost, Event
+from dicast.workers.policy.calls import CallOutcome, Cost, Event
 from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.profiles import PoolConfig
+from lab.simulation.enforcer import CallRequest, Denied, EnforcementState, grant, in_turn, release
 
 EPOCH = 1_700_000_000.0
 LEASE_S = 1e6

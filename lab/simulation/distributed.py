@@ -13,14 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, grant, in_turn, release
-from dicast.workers.policy.calls import Cost, Event
+from dicast.workers.policy.calls import CallOutcome, Cost, Event
 from dicast.workers.policy.governor import GovernorState, PoolGovernor
 from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.policy.profiles import PoolConfig
 from lab.simulation.chance import seeded
 from lab.simulation.client import SimWait
+from lab.simulation.enforcer import CallRequest, Denied, EnforcementState, grant, in_turn, release
 from lab.simulation.provider import EPOCH, SimUnit
 from lab.simulation.scenario import Span
 

@@ -18,7 +18,7 @@ import numpy as np
 from dicast.app.analysis.estimates import Bools, Floats, Ints
 from dicast.app.analysis.raters import rater_statistics
 from dicast.app.analysis.scores import DimensionScores, People
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import ReportDimension
 

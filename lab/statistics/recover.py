@@ -20,7 +20,8 @@ import numpy as np
 from scipy import stats
 
 from dicast.app.analysis.estimates import Floats
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import Report
 from lab.bench.pipeline import Machine
 

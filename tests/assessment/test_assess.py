@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from dicast.app.analysis.assess import assess
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, People
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, JobStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.report import ReportDimension
 from lab.statistics import simulated
 from lab.statistics.simulated import RatingWorld

@@ -15,8 +15,9 @@ from rich.console import Console
 
 import dicast
 from dicast.app.analysis.assess import assess
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.item import Rating
-from dicast.app.domain.judge_statistics import Figure, JobStatistics
+from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
 from dicast.app.reports.folders import begin, job_folder

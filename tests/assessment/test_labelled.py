@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.item import Rating
-from dicast.app.domain.judge_statistics import DimensionStatistics, Figure, JobStatistics
+from dicast.app.domain.judge_statistics import DimensionStatistics, JobStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files

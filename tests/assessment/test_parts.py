@@ -11,7 +11,8 @@ import pytest
 from dicast.app.analysis import assess as stopping
 from dicast.app.analysis import scores as combined
 from dicast.app.analysis.scores import DimensionScores, JobScores, People, StoppedJob
-from dicast.app.domain.judge_statistics import Figure, GroupDifference, GroupStatistics
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import GroupDifference, GroupStatistics
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.question import JobAnswer, Question
 from dicast.app.domain.report import ReportDimension

@@ -17,11 +17,11 @@ from dicast.app.analysis.sentences import (
     probe_sentences,
     summary,
 )
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     AttackFound,
     CalibratedRater,
     Contestant,
-    Figure,
     GroupDifference,
     GroupMean,
     GroupStatistics,

@@ -8,7 +8,7 @@ from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import FailureKind
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job

@@ -29,8 +29,7 @@ from dicast.app.pipeline.outcomes import (
     unclaimable_results,
 )
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from tests.ledger.bench import a_job
 
 REF = PageRef("j", "abc123", 0, 4)

@@ -18,8 +18,7 @@ from dicast.app.ledger.records import ClaimVerdict, Due, MessageId, Recorded, Wr
 from dicast.app.pipeline import judge as judge_module
 from dicast.app.pipeline.call_facts import NextSteps
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from tests.judge.desk import Endless, Scripted, deferred, failing, good, recording, said
 from tests.ledger.bench import a_job, claim
 

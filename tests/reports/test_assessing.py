@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dicast
+from dicast.app.analysis import NoLibraries
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_statistics
 from dicast.app.domain.item import Rating
@@ -22,7 +23,7 @@ from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.results import load_statistics
 from dicast.app.reports.scores import SOME_PROBABILITIES, TWO_PROBABILITIES, NotKept, load_scores
-from dicast.app.reports.statistics import NoLibraries, compute
+from dicast.app.reports.statistics import compute
 from dicast.app.reports.stored_items import read_ratings, write_ratings
 from tests.reports.building import NOW, header, opinion
 

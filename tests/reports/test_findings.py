@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.reports.terminal import TableStyle
 from dicast.app.reports.terminal_statistics import _comparison, _front, figure_text
 

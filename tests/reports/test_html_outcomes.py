@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.domain.judge_statistics import CalibratedRater, Figure, ProbeStatistics, RankingAgreement, StoppedEarly
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.judge_statistics import CalibratedRater, ProbeStatistics, RankingAgreement, StoppedEarly
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension

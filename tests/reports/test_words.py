@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.judge_statistics import Figure
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import MAJORITY
 from dicast.app.domain.report import Report, ReportDimension

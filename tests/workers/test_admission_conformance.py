@@ -15,13 +15,13 @@ import pytest
 
 from dicast.workers.admission.governor_store import GovernorStore
 from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, Want
-from dicast.workers.policy import admission as model
-from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, EnforcementState, LeaseRecord
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from dicast.workers.policy.headers import NO_READINGS, BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
+from lab.simulation import enforcer as model
+from lab.simulation.enforcer import CallRequest, Denied, EnforcementState, LeaseRecord
 from tests.workers.pools import obey, parameters
 
 HISTORIES = int(os.environ.get("ADMISSION_HISTORIES", "120"))

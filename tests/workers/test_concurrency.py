@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from dicast.workers.admission.concurrency import NodeWidth, cpu_percent, of_one_core
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.rules import RulesConfig
 
 

@@ -13,7 +13,7 @@ from dicast.workers.admission import gate
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import Admission, LeaseVerdict
 from dicast.workers.admission.request import GatedUnit, QueuedUnits
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from tests.workers.gates import Host, Request, until_turned
 
 

@@ -17,8 +17,7 @@ from dicast.workers.admission.leases import LeaseStore, LeaseVerdict, Returned, 
 from dicast.workers.admission.overrides import OverrideError, Overrides
 from dicast.workers.admission.pool_state import PoolStates, findings
 from dicast.workers.nodes.registry import Node, Registry
-from dicast.workers.policy.admission import CallOutcome
-from dicast.workers.policy.calls import Cost
+from dicast.workers.policy.calls import CallOutcome, Cost
 from dicast.workers.policy.rules import RulesStatus
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys

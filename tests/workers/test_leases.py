@@ -9,7 +9,7 @@ import redis.asyncio
 
 from dicast.workers.admission.leases import Holder, LeaseStore, LeaseVerdict, Returned, Want, open_leases, read_holder
 from dicast.workers.nodes.registry import Node, OrderKind, Orders, Registry
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.store.connection import connect, connect_async
 from dicast.workers.store.keys import Keys
 from tests.workers.pools import obey, parameters

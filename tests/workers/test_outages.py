@@ -6,7 +6,7 @@ import pytest
 
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.admission.pool_state import Outage, Outages, findings
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys

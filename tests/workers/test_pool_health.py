@@ -11,7 +11,7 @@ from dicast.workers.admission.governor_store import Decision
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.pool_state import PoolHealth, PoolHealthReader
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys

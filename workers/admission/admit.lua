@@ -1,6 +1,6 @@
 #!lua
 -- admit.lua: give leases of one pool back, then grant or refuse new ones, in one step. Its model is
--- workers/policy/admission.py, but for leases of calls that were cut.
+-- lab/simulation/enforcer.py, but for leases of calls that were cut.
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
 --       11 short  12 epoch  13 orders  (keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel

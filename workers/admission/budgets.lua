@@ -1,4 +1,4 @@
--- Budgets that refill: levels, reservations, settlement.             Model: workers/policy/admission.py, same names
+-- Budgets that refill: levels, reservations, settlement.             Model: lab/simulation/enforcer.py, same names
 -- A cost is {requests, input tokens, output tokens}. Times are seconds here, as in the parameters.
 local MAX_WAIT_S, CATCH_UP_S, SWEEP_S, HEALTH_KEPT_S = 5, 0.05, 10, 600
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import psutil
 
-from dicast.workers.policy.admission import CallOutcome
+from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.rules import CPU_HIGH, Rules, RulesConfig, RulesState, RulesStatus, record
 
 logger = logging.getLogger(__name__)

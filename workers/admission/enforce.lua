@@ -1,4 +1,4 @@
--- The enforcer's decision about one call.                            Model: workers/policy/admission.py, same names
+-- The enforcer's decision about one call.                            Model: lab/simulation/enforcer.py, same names
 --@include fairness.lua
 --@include budgets.lua
 --@include standings.lua

@@ -1,4 +1,4 @@
--- Fair shares among projects.                                   Model: workers/policy/admission.py, function by function
+-- Fair shares among projects.                                   Model: lab/simulation/enforcer.py, function by function
 -- A standing is {open, service, asked_at, waiting}; `standings` are those of the projects present.
 local function weight_of(params, project) return params.weights[project] or 1 end
 

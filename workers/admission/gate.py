@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 from dicast.workers.admission.gate_host import GateHost
 from dicast.workers.admission.leases import Admission, LeaseVerdict, Returned, Want
 from dicast.workers.admission.request import AdmittedRequest, GatedUnit, Lease
-from dicast.workers.policy.admission import PROJECT_MAX
+from dicast.workers.policy.parameters import PROJECT_MAX
 from dicast.workers.store.connection import is_passing
 from dicast.workers.system.supervision import watch
 

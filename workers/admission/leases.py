@@ -23,7 +23,7 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import Epoch, freeing, script_text
 
 if TYPE_CHECKING:
-    from dicast.workers.policy.admission import CallOutcome
+    from dicast.workers.policy.calls import CallOutcome
 
 
 class Holder(NamedTuple):

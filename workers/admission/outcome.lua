@@ -1,7 +1,7 @@
 -- Gives leases of one pool back with their outcomes; appends what the governor has to know to `events`.
 -- An outcome is [id, further ms], if the call was not made or its end is not known, or [id, further ms, status, input
 -- tokens, output tokens, readings (JSON text, '' for none), reporter, error]. Further ms from 0 on: the call was cut,
--- and its lease counts on (release.lua); below: the lease is free.          Model: workers/policy/admission.py, release
+-- and its lease counts on (release.lua); below: the lease is free.          Model: lab/simulation/enforcer.py, release
 --@include release.lua
 --@include budgets.lua
 --@include enforce.lua

@@ -21,7 +21,6 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore, read_parameters
 from dicast.workers.admission.leases import OpenLease, open_leases
-from dicast.workers.policy.admission import EnforcementState, effective_limit, obey
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
@@ -199,10 +198,12 @@ def _pool_health_of(
 
 def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: float) -> int:
     """Return the limit as the scripts apply it, given what they remember of the pool."""
-    names = ("version", "refusals", "refused", "refused_sent_at")
-    state = EnforcementState(**{name: remembered[name] for name in names if name in remembered})
-    obey(parameters, state)
-    return effective_limit(parameters, state, now)
+    refused = int(remembered.get("refused", 0))
+    if int(remembered.get("version", 0)) != parameters.version:
+        refused = parameters.unknown_refusals(
+            int(remembered.get("refusals", 0)), remembered.get("refused_sent_at", 0.0)
+        )
+    return parameters.limit_in_force(refused, now)
 
 
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:

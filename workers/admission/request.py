@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.worker.request import Request
 
 if TYPE_CHECKING:
-    from dicast.workers.policy.admission import CallOutcome
+    from dicast.workers.policy.calls import CallOutcome
 
 HEADER = "dicast"
 SENT = "sent"

@@ -1,5 +1,5 @@
 -- The projects' standings in a pool: who has calls open or wants some, and what each was given so far. `state` is what
--- the pool remembers between calls.                                   Model: workers/policy/admission.py, same names
+-- the pool remembers between calls.                                   Model: lab/simulation/enforcer.py, same names
 --@include ../store/many.lua
 
 -- The project's standing, made if need be; `open_of` tells how many calls a project has open.

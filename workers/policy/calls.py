@@ -220,3 +220,14 @@ class CallLog:
 
     def accepted_per_s(self, after: float, until: float) -> float:
         return self.accepted_between(after, until) / max(0.5, until - after)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The outcome of a call, as its caller knows it; see `Done`. `error` describes a failure for people."""
+
+    status: int
+    used: Cost = NOTHING
+    readings: Readings = NO_READINGS
+    reporter: str = ""
+    error: str = ""

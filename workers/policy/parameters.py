@@ -14,6 +14,9 @@ from enum import StrEnum
 from dicast.workers.policy.calls import Cost
 from dicast.workers.policy.headers import BudgetUnit
 
+PROJECT_MAX = "project_max"
+"""The reason of a denial: the project has as many calls open as it may."""
+
 
 class BreakerPhase(StrEnum):
     """The circuit breaker's phase. CLOSED: calls flow. OPEN: none before `breaker_until`. HALF_OPEN: one probe
@@ -137,6 +140,19 @@ class Parameters:
     weights: dict[str, float] = field(default_factory=dict)
     project_max: dict[str, float] = field(default_factory=dict)
     demand_ttl_s: float = 5.0
+
+    def unknown_refusals(self, refusals: int, refused_sent_at: float) -> int:
+        """Return how many of the enforcer's refusals this decision could not take into account. `refused_sent_at` is
+        when the last refused call was sent."""
+        if self.known_refusals < 0 or refused_sent_at <= self.counts_after:
+            return 0
+        return max(0, refusals - self.known_refusals)
+
+    def limit_in_force(self, refused: int, now: float) -> int:
+        """Return the most open calls now: the limit as decided, lowered after a refusal or when the governor is
+        silent. `refused` counts the refusals that the decision does not know."""
+        limit = min(self.limit, self.limit_if_refused) if refused else self.limit
+        return min(limit, self.stale_limit) if now > self.decided_at + self.stale_after_s else limit
 
 
 def amount(unit: BudgetUnit, cost: Cost) -> float:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
-    Figure,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,

@@ -50,10 +50,10 @@ from dicast.app.providers.base import Provider
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
 from dicast.workers.admission.gate import Gate
-from dicast.workers.admission.gate_host import Suspension
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.pool_state import Outages, PoolHealthReader
 from dicast.workers.admission.request import GatedUnit, QueuedUnits
+from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching, raise_when_closed

@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.admission import (
-    CallOutcome,
-    CallRequest,
-    Denied,
-    EnforcementState,
-    Granted,
-    effective_limit,
-    grant,
-    release,
-)
-from dicast.workers.policy.calls import Cost, Done, Sent
+from dicast.workers.policy.calls import CallOutcome, Cost, Done, Sent
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters
+from lab.simulation.enforcer import CallRequest, Denied, EnforcementState, Granted, effective_limit, grant, release
 from tests.workers.policy.build import parameters
 
 REQUESTS = Bucket("requests", BudgetUnit.REQUESTS, "", capacity=2.0, refill_per_s=0.5)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.workers.policy.admission import Standing, in_turn, may_take, most_of, shares
 from dicast.workers.policy.parameters import FairMode
+from lab.simulation.enforcer import Standing, in_turn, may_take, most_of, shares
 
 OPEN, SHUT = FairMode.WORK_CONSERVING, FairMode.STRICT
 

@@ -1,4 +1,6 @@
-"""The enforcer's arithmetic: grant or deny one lease, give one back. The store's scripts do the same, step by step.
+"""The enforcer's arithmetic as a model in Python: grant or deny one lease, give one back.
+
+The store's scripts do the same, step by step; the tests hold them to this model, and the simulations run on it.
 
 It obeys `Parameters` and remembers only what a grant changes. Between decisions it protects the provider by itself: the
 first refusal undoes a pending step and drops saved credit, and several refusals stop all grants for one feedback delay.
@@ -23,9 +25,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dicast.workers.policy.calls import NOTHING, Cost, Done, Sent
-from dicast.workers.policy.headers import NO_READINGS, Readings
-from dicast.workers.policy.parameters import BreakerPhase, Bucket, FairMode, Parameters, amount
+from dicast.workers.policy.calls import NOTHING, CallOutcome, Cost, Done, Sent
+from dicast.workers.policy.parameters import PROJECT_MAX, BreakerPhase, Bucket, FairMode, Parameters, amount
 
 
 @dataclass(slots=True)
@@ -116,7 +117,6 @@ CATCH_UP_S = 0.05
 """The lateness that a paced bucket forgives; without it, polling would cost throughput."""
 SWEEP_S = 10.0
 """The time between two sweeps for models that are no longer used."""
-PROJECT_MAX = "project_max"
 SMALL_STEP = 0.9
 """A step is small if the limit before it was at least this part of the limit being tried."""
 PROBE_HEARD_S = 5.0
@@ -149,17 +149,6 @@ class Denied:
 
     reason: str
     retry_after_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """The outcome of a call, as its caller knows it; see `Done`. `error` describes a failure for people."""
-
-    status: int
-    used: Cost = NOTHING
-    readings: Readings = NO_READINGS
-    reporter: str = ""
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +202,7 @@ class EnforcementState:
 
 def effective_limit(params: Parameters, state: EnforcementState, now: float) -> int:
     """Return the most open calls now: the limit as decided, lowered after a refusal or when the governor is silent."""
-    limit = params.limit
-    if state.refused:
-        limit = min(limit, params.limit_if_refused)
-    if now > params.decided_at + params.stale_after_s:
-        limit = min(limit, params.stale_limit)
-    return limit
+    return params.limit_in_force(state.refused, now)
 
 
 def limit_for(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> int:
@@ -256,8 +240,7 @@ def obey(params: Parameters, state: EnforcementState) -> None:
     """Take up a new decision, and undo the reactions to refusals that the decision has taken into account."""
     if state.version == params.version:
         return
-    unknown = max(0, state.refusals - params.known_refusals) if params.known_refusals >= 0 else 0
-    state.version, state.refused = params.version, unknown if state.refused_sent_at > params.counts_after else 0
+    state.version, state.refused = params.version, params.unknown_refusals(state.refusals, state.refused_sent_at)
 
 
 def _begin(params: Parameters, state: EnforcementState, request: CallRequest, now: float) -> None:
