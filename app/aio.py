@@ -23,7 +23,7 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import JobLost, JobStatus
 from dicast.app.ledger.records import JobState
-from dicast.app.operator import jobs as operations
+from dicast.app.operator import jobs
 from dicast.app.reports.results import show_reports
 from dicast.config.settings import environment
 
@@ -60,7 +60,7 @@ class AsyncClient:
 
         def store_and_send() -> str:
             job_id = self._app.submit(job)
-            operations.send(self._app, job_id)
+            jobs.send(self._app, job_id)
             return job_id
 
         return await asyncio.to_thread(store_and_send)
@@ -96,8 +96,8 @@ class AsyncClient:
         """Cancel a job, so that it makes no new calls, and return its state before. Raises `UnknownJob`."""
 
         def cancel_and_note() -> JobState:
-            before = operations.cancel(self._app, job_id)
-            outcome = operations.outcome_of_cancel(before)
+            before = jobs.cancel(self._app, job_id)
+            outcome = jobs.outcome_of_cancel(before)
             self._app.record(operator(), "job.cancel", job_id, outcome, {"before": before})
             return before
 

@@ -9,11 +9,12 @@ imported by them, so that a program which submits jobs starts soon.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
 from click import Option
@@ -449,4 +450,16 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     return dicast
 
 
-app = create_app(environment())
+if TYPE_CHECKING:
+    app: Dicast
+    """The application of this process's environment, made when it is first asked for."""
+_MAKING = threading.Lock()
+
+
+def __getattr__(name: str) -> Dicast:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _MAKING:
+        if "app" not in globals():
+            globals()["app"] = create_app(environment())
+        return cast(Dicast, globals()["app"])

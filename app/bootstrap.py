@@ -23,7 +23,7 @@ from celery.platforms import EX_FAILURE
 
 from dicast.app import logs
 from dicast.app.application import app
-from dicast.app.cluster import snapshot as heartbeat
+from dicast.app.cluster import snapshot
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.system.supervision import end_worker, watch
@@ -124,7 +124,7 @@ def _mark_ticks(**_: Any) -> None:
 
 def _ticked(**_: Any) -> None:
     with contextlib.suppress(OSError):  # a full disk stops no beat; the health check then sees an old mark
-        heartbeat.mark(app.settings.state_dir)
+        snapshot.mark(app.settings.state_dir)
 
 
 @signals.beat_init.connect

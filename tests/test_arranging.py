@@ -12,8 +12,7 @@ from dicast.app.datasets import fingerprint
 from dicast.app.domain.arrangement import Arrangement, Shuffle
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.plan import Lane
-from dicast.app.pipeline import plan
-from dicast.app.pipeline import start as arranging
+from dicast.app.pipeline import plan, start
 from dicast.app.pipeline.plan import DatasetChanged, Lookahead, Planner
 from dicast.app.pipeline.start import Arranging
 from dicast.app.reports.folders import begin, own_folder
@@ -26,7 +25,7 @@ SHUFFLED = Arrangement(shuffle=Shuffle("seed"))
 
 @pytest.fixture
 async def bench(redis_url, monkeypatch):
-    for module in (arranging, plan):
+    for module in (start, plan):
         monkeypatch.setattr(module, "arrangement_of", lambda spec: SHUFFLED)
     bench = Bench(redis_url)
     yield bench

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dicast.app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey
-from dicast.app.datasets import tables as line_formats
+from dicast.app.datasets import DatasetError, count_items, fingerprint, located, parquet, read_page, survey, tables
 from dicast.app.domain.item import Item, ItemSource
 
 Records = Sequence[dict[str, Any]]
@@ -267,7 +266,7 @@ def test_a_column_that_was_asked_for_must_exist(tmp_path: Path, kind: str, setti
 
 
 def test_a_record_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_formats, "MAX_RECORD_BYTES", 100)
+    monkeypatch.setattr(tables, "MAX_RECORD_BYTES", 100)
     (tmp_path / "a.csv").write_text('id,text\n1,"a\n' + "b\n" * 100)
     with pytest.raises(DatasetError, match="line 2: is longer than 100 bytes"):
         pages(source(tmp_path / "a.csv"), 10)

@@ -365,7 +365,7 @@ def test_calls_leave_no_lease_and_respect_the_limit(
     assert app.store.hgetall(app.keys.job_limits) == {}
     assert app.store.zcard(app.keys.leases) == 0
 
-    monkeypatch.setattr(doctor.providers, "LEASE_WAIT_S", 0.0)
+    monkeypatch.setattr(doctor, "LEASE_WAIT_S", 0.0)
     app.store.hset(app.keys.job_limits, "busy", 5)
     app.store.hset(app.keys.open, mapping={"all": 5, "p:sim": 5, "j:busy": 5})
     before = provider.stats()["calls"]

@@ -10,7 +10,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.pipeline.messages import Messages
 from dicast.workers.admission.request import HEADER, QueuedUnits
-from dicast.workers.broker import fetch as queue_length
+from dicast.workers.broker import fetch
 from dicast.workers.broker.fetch import DeclaredQueueLengths, StoreQueueLengths
 from dicast.workers.store.connection import connect_async
 
@@ -45,7 +45,7 @@ async def test_what_waits_in_a_queue_is_counted_by_project_and_stays_there(tmp_p
     app.send_task("foreign", queue="provider.sim")
     app.store.rpush("provider.sim", "no message")
     assert await look() == await look() == QueuedUnits({"a": 2, "b": 1}, 2)
-    monkeypatch.setattr(queue_length, "READ_MOST", 3)
+    monkeypatch.setattr(fetch, "READ_MOST", 3)
     assert await look() == QueuedUnits({"a": 1, "b": 1}, 3), "those that are next, and how many others there are"
     app.store.delete("provider.sim")
     app.close()

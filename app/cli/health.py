@@ -6,7 +6,7 @@ import socket
 import sys
 
 from dicast.app.application import create_app
-from dicast.app.cluster import snapshot as heartbeat
+from dicast.app.cluster import snapshot
 from dicast.config.settings import environment
 from dicast.errors import Exit
 
@@ -18,7 +18,7 @@ def check_health(*, beat: bool = False) -> Exit:
     redis errors, which mean that it is unhealthy, too."""
     dicast = create_app(environment())
     if beat:
-        age_s = heartbeat.age_s(dicast.settings.state_dir)
+        age_s = snapshot.age_s(dicast.settings.state_dir)
         line = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
         sys.stdout.write(f"{line}\n")
         return Exit.OK if age_s is not None and age_s < BEAT_SILENT_S else Exit.FAILED

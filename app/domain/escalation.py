@@ -14,7 +14,7 @@ from hashlib import blake2b
 from math import hypot, inf, sqrt
 from statistics import stdev
 
-from dicast.app.domain import panel as preference
+from dicast.app.domain import panel
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import NEARLY, SPREAD_LEAST, PanelRule, commonest
@@ -155,7 +155,7 @@ def is_needed(job: EvaluationJob, stages: Sequence[int], scoreboard: Scoreboard,
             scores_by_judge[agent.name] = (
                 float(commonest(list(scores.values())))
                 if dimension.scale.nominal
-                else preference.combined_score(scores, both_orders=job.both_orders)
+                else panel.combined_score(scores, both_orders=job.both_orders)
             )
     remaining = [agent.name for number, agent in enumerate(job.agents) if stages[number] >= stage]
     return not is_settled(rule, scores_by_judge, remaining, dimension.scale, errors)

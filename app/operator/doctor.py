@@ -22,7 +22,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from dicast.app.application import CALL_GRACE_S, Dicast
+from dicast.app.application import CALL_GRACE_S, Dicast, create_app
 from dicast.app.cluster.snapshot import read_shared
 from dicast.app.domain.text import printable
 from dicast.app.ledger.records import JobState
@@ -54,10 +54,6 @@ def examine(environ: Mapping[str, str], *, call: bool = False) -> Iterator[Findi
     except SettingsError as error:
         yield Finding(Severity.ERROR, "settings", str(error), "correct the environment or the .env file")
         return
-    # Not before: the application reads the settings as it is imported.
-    from dicast.app.application import create_app  # noqa: PLC0415
-    from dicast.config.pools import PoolsError  # noqa: PLC0415
-
     dicast = create_app(environ)
     try:
         hidden = dicast.secrets()

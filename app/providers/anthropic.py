@@ -12,7 +12,7 @@ import anthropic
 import httpx2
 import orjson
 
-from dicast.app.providers import exchange as envelope
+from dicast.app.providers import exchange
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
 from dicast.app.providers.http import (
@@ -105,9 +105,9 @@ class AnthropicProvider:
         return body
 
     def _reply(self, response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
-        body = envelope.decode(response.content)
+        body = exchange.decode(response.content)
         blocks = body.get("content")
-        if envelope.error_in(body) is not None:
+        if exchange.error_in(body) is not None:
             raise MalformedBody("an error instead of an answer")
         if not isinstance(blocks, list):
             raise MalformedBody("no content")
@@ -115,11 +115,11 @@ class AnthropicProvider:
             raise MalformedBody("the model refused to answer")
         call = _tool_call(blocks, request.schema_name) if structured and self._forced_tool else None
         if call is not None:
-            envelope.refuse_duplicate_keys(response.content)
+            exchange.refuse_duplicate_keys(response.content)
         return ChatReply(
-            text=orjson.dumps(call).decode() if call is not None else envelope.text(blocks, "the content"),
-            model=envelope.model(body.get("model"), request.model),
-            usage=envelope.usage(body.get("usage"), _INPUT_TOKENS, "output_tokens"),
+            text=orjson.dumps(call).decode() if call is not None else exchange.text(blocks, "the content"),
+            model=exchange.model(body.get("model"), request.model),
+            usage=exchange.usage(body.get("usage"), _INPUT_TOKENS, "output_tokens"),
             structured=structured and (call is not None or not self._forced_tool),
             truncated=body.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
             headers=rate_limit_headers(response.headers),
@@ -155,5 +155,5 @@ def _tool_call(blocks: list[Any], name: str) -> dict[str, Any] | None:
     """Return the input of the forced tool, or None if the server ignored the tool and answered in words."""
     for block in blocks:
         if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("name") == name:
-            return envelope.mapping(block.get("input"), "the tool's input")
+            return exchange.mapping(block.get("input"), "the tool's input")
     return None

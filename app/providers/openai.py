@@ -17,7 +17,7 @@ import httpx2
 
 from dicast.app.domain.opinion import Usage
 from dicast.app.domain.schema import LENGTHS, without
-from dicast.app.providers import exchange as envelope
+from dicast.app.providers import exchange
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
 from dicast.app.providers.http import (
@@ -190,19 +190,19 @@ def _post(
 
 
 def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
-    body = envelope.decode(response.content)
+    body = exchange.decode(response.content)
     choices = body.get("choices")
-    if envelope.error_in(body) is not None:
+    if exchange.error_in(body) is not None:
         raise MalformedBody("an error instead of an answer")
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices")
-    choice = envelope.mapping(choices[0], "the choice")
-    message = envelope.mapping(choice.get("message"), "the message")
+    choice = exchange.mapping(choices[0], "the choice")
+    message = exchange.mapping(choice.get("message"), "the message")
     if message.get("content") is None and message.get("refusal"):
         raise MalformedBody("the model refused to answer")
     return ChatReply(
-        text=envelope.text(message.get("content"), "the content"),
-        model=envelope.model(body.get("model"), request.model),
+        text=exchange.text(message.get("content"), "the content"),
+        model=exchange.model(body.get("model"), request.model),
         usage=_usage(body),
         structured=structured,
         truncated=choice.get("finish_reason") == "length",
@@ -211,4 +211,4 @@ def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) ->
 
 
 def _usage(body: dict[str, Any]) -> Usage:
-    return envelope.usage(body.get("usage"), ("prompt_tokens",), "completion_tokens")
+    return exchange.usage(body.get("usage"), ("prompt_tokens",), "completion_tokens")

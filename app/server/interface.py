@@ -22,12 +22,6 @@ from dicast.app.access.scopes import Claims
 from dicast.app.application import Dicast
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.server import jobs, nodes, overview, page, pools, problems, rating, results
-from dicast.app.server import jobs as following
-from dicast.app.server import jobs as uploading
-from dicast.app.server import nodes as cluster
-from dicast.app.server import overview as health
-from dicast.app.server import overview as session
-from dicast.app.server import results as browsing
 from dicast.app.server.errors import PathNotFound
 from dicast.app.server.guards import guarded_router, needs, needs_of
 from dicast.app.server.parts import GivenParts, Parts
@@ -99,8 +93,8 @@ def _respond(file: _File, etag: str | None) -> Response:
 
 
 ROUTERS = (
-    jobs.router, following.router, results.router, browsing.router, rating.router, uploading.router, pools.router,
-    nodes.router, cluster.router, overview.router, session.session_router, health.health_router, page_router,
+    jobs.router, results.router, rating.router, pools.router, nodes.router, overview.router, overview.session_router,
+    overview.health_router, page_router,
 )  # fmt: skip
 
 DESCRIPTION = "Panels of LLM judges: jobs, their results, pools and nodes. Errors are problems as RFC 9457 has them."

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dicast.workers.policy import adaptive, diagnosis
-from dicast.workers.policy import adaptive as adaptive_findings
 from dicast.workers.policy.adaptive import Adaptive
 from dicast.workers.policy.adaptive_state import AcceptedLater, Growth, LatencyWatch, Timescales, TopRefusals
 from dicast.workers.policy.breaker import Failures
@@ -92,9 +91,9 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
     "small limits tried less often": ((adaptive, "hold_max_rtts", lambda config, *_: config.hold_max_rtts),),
     "no bursts while a step is tried": ((Growth, "cautious", _never(value=False)),),
-    "diagnosis: rate": ((adaptive_findings, "judge", _no_rate),),
-    "diagnosis: collapse": ((adaptive_findings, "judge", _no_collapse),),
-    "slack for calls under way": ((diagnosis, "wander", lambda _: 0), (adaptive_findings, "wander", lambda _: 0)),
+    "diagnosis: rate": ((adaptive, "judge", _no_rate),),
+    "diagnosis: collapse": ((adaptive, "judge", _no_collapse),),
+    "slack for calls under way": ((diagnosis, "wander", lambda _: 0), (adaptive, "wander", lambda _: 0)),
     "rare refusals are noise": ((diagnosis, "_is_rare", _false),),
     "a falling level is a rate": ((diagnosis, "_fell_again", _false),),
     "noise: slow test": ((Noise, "suspects", _false),),

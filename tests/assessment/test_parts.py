@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dicast.app.analysis import assess as stopping
+from dicast.app.analysis import assess
 from dicast.app.analysis import scores as combined
 from dicast.app.analysis.scores import DimensionScores, JobScores, People, StoppedJob
 from dicast.app.domain.figure import Figure
@@ -93,13 +93,13 @@ KNOWN = Figure(
 ])  # fmt: skip
 def test_the_panels_mean_is_the_questions_own_where_it_was_asked(asked: dict[str, Any], is_told: bool) -> None:
     voices = [voice("a", mean=fig(1, 0, 2)), voice("panel", "panel", mean=fig(2, 1, 3))]
-    first, panel = stopping.with_sequence(*ended(PLAIN, **asked), voices)
+    first, panel = assess.with_sequence(*ended(PLAIN, **asked), voices)
     assert first == voices[0]
     assert panel.mean == (KNOWN if is_told else fig(2, 1, 3))
     job, of = ended(PLAIN, mean_at_least=3)
-    assert stopping.with_sequence(replace(job, stopped=None), of, voices) == voices
+    assert assess.with_sequence(replace(job, stopped=None), of, voices) == voices
     passed = PLAIN.model_copy(update={"panel": PanelRule(threshold=3)})
-    assert stopping.with_sequence(*ended(passed, mean_at_least=3), voices) == voices, "it was about verdicts"
+    assert assess.with_sequence(*ended(passed, mean_at_least=3), voices) == voices, "it was about verdicts"
 
 
 @pytest.mark.parametrize("missing", ["value", "low", "high"])
@@ -108,7 +108,7 @@ def test_an_answer_without_all_of_its_figures_is_not_known(missing: str) -> None
     assert job.stopped is not None
     answer = job.stopped.job_answer.model_copy(update={missing: None})
     job = replace(job, stopped=StoppedJob(answer, 90))
-    (panel,) = stopping.with_sequence(job, of, [voice("panel", "panel")])
+    (panel,) = assess.with_sequence(job, of, [voice("panel", "panel")])
     assert panel.mean == Figure.unknown("nothing that the question is about has a score")
 
 
@@ -119,10 +119,10 @@ def test_the_difference_that_was_asked_is_told_either_way_round() -> None:
     ]
     groups = GroupStatistics(by="model", differences=apart)
     job, of = ended(PLAIN, difference={"by": "model", "of": ["x", "y"]})
-    one, turned, other = stopping.with_difference(job, of, groups).differences
+    one, turned, other = assess.with_difference(job, of, groups).differences
     assert (one.difference, one.p) == (KNOWN, None)
     assert (turned.difference.value, turned.difference.low, turned.difference.high) == (-3.4, -3.7, -3.1)
     assert (turned.first, turned.second, turned.p) == ("y", "x", None)
     assert other == apart[2]
     elsewhere = groups.model_copy(update={"by": "day"})
-    assert stopping.with_difference(job, of, elsewhere) == elsewhere
+    assert assess.with_difference(job, of, elsewhere) == elsewhere

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dicast.app.domain.plan import STANDARD
-from dicast.app.ledger import client as callers
+from dicast.app.ledger import client
 from dicast.app.ledger.client import COUNTERS, JobConflict, JobLost, UnknownJob, digest_of
 from dicast.app.ledger.records import Ended, JobState
 from dicast.app.ledger.troubles import Troubles
@@ -29,7 +29,7 @@ async def test_a_status_says_all_there_is(bench):
             ask("another")
 
 
-@pytest.mark.parametrize("age_ms, shown", [(0, "the disk is full"), (callers.WAITS_SHOWN_MS + 5000, None)])
+@pytest.mark.parametrize("age_ms, shown", [(0, "the disk is full"), (client.WAITS_SHOWN_MS + 5000, None)])
 async def test_a_trouble_is_shown_while_it_is_met(bench, age_ms, shown):
     await bench.started()
     await bench.one.waits("j", "the disk is full")
@@ -106,7 +106,7 @@ async def test_a_submitted_job_is_looked_after_when_its_message_is_late(bench, s
 async def test_items_on_their_way_leave_by_themselves(bench):
     bench.client._stage("staged", a_job(items=450).items)
     assert bench.redis.hlen("staged") == 450
-    assert callers.STAGING_S - 60 < bench.redis.ttl("staged") <= callers.STAGING_S
+    assert client.STAGING_S - 60 < bench.redis.ttl("staged") <= client.STAGING_S
 
 
 async def test_a_jobs_items_are_kept_once(bench):

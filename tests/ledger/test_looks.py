@@ -8,7 +8,7 @@ import pytest
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import STANDARD
-from dicast.app.ledger import client as callers
+from dicast.app.ledger import client
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.ledger import Unheard
 from dicast.app.ledger.records import ClaimVerdict, LaneState, MessageId
@@ -116,8 +116,8 @@ async def test_what_follows_a_jobs_end_is_kept_until_it_was_sent(bench):
     for task in ("t1", "t2", "t3"):
         bench.client.continue_with("j", task, f"after {task}")
     key = bench.one.keys.continuations("j")
-    assert 0 < await bench.asyncs.ttl(key) <= callers.CONTINUATION_S
-    assert await bench.asyncs.ttl(key) > callers.CONTINUATION_S - 60
+    assert 0 < await bench.asyncs.ttl(key) <= client.CONTINUATION_S
+    assert await bench.asyncs.ttl(key) > client.CONTINUATION_S - 60
     assert await bench.one.continuations("j") == {"t1": "after t1", "t2": "after t2", "t3": "after t3"}
     await bench.asyncs.sadd(bench.one.keys.outbox, "j", "k")
     await bench.one.announced("j", ["t1", "t3"])

@@ -16,7 +16,7 @@ from dicast.app.application import Dicast
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.reports.blind import BlindRatings
 from dicast.app.reports.folders import job_folder
-from dicast.app.server import page as page_files
+from dicast.app.server import page
 from tests.e2e.cluster import until
 from tests.page import world
 from tests.page.conftest import Watched
@@ -64,7 +64,7 @@ def test_every_view_at_every_width(made: tuple[Dicast, str], open_page: Open, wi
 
 
 def test_it_is_small_and_soon_there(made: tuple[Dicast, str], open_page: Open) -> None:
-    folder = Path(page_files.__file__).parent
+    folder = Path(page.__file__).parent
     assert (
         sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".html", ".css", ".js", ".svg"))
         <= 300_000

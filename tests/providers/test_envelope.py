@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.providers import exchange as envelope
+from dicast.app.providers import exchange
 from dicast.app.providers.exchange import MalformedBody
 
 
@@ -12,26 +12,26 @@ from dicast.app.providers.exchange import MalformedBody
 )
 def test_duplicate_keys_are_refused_at_any_depth(content):
     with pytest.raises(MalformedBody):
-        envelope.refuse_duplicate_keys(content)
+        exchange.refuse_duplicate_keys(content)
 
 
 def test_the_same_key_in_different_objects_is_fine():
-    envelope.refuse_duplicate_keys(b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}')
+    exchange.refuse_duplicate_keys(b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}')
 
 
 def test_text_parts_are_joined():
     parts = [{"type": "text", "text": "a"}, {"type": "image"}, None, {"type": "text", "text": "b"}]
-    assert envelope.text(parts, "it") == "ab"
+    assert exchange.text(parts, "it") == "ab"
 
 
 @pytest.mark.parametrize("value", [None, 7, "", [], [{"type": "text", "text": 7}], {}])
 def test_what_is_no_text_is_malformed(value):
     with pytest.raises(MalformedBody):
-        envelope.text(value, "the content")
+        exchange.text(value, "the content")
 
 
 def test_usage_adds_up_cached_tokens():
     report = {"input_tokens": 1, "cache_read_input_tokens": 53, "cache_creation_input_tokens": None, "output_tokens": 9}
     keys = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    usage = envelope.usage(report, keys, "output_tokens")
+    usage = exchange.usage(report, keys, "output_tokens")
     assert (usage.input_tokens, usage.output_tokens) == (54, 9)

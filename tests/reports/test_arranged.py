@@ -11,7 +11,7 @@ import pytest
 
 from dicast.app.domain.arrangement import Arrangement, ExpectedItems, Shuffle
 from dicast.app.domain.item import Item
-from dicast.app.reports import stored_items as arranged
+from dicast.app.reports import stored_items
 from dicast.app.reports.stored_items import ARRANGED, ItemCountMismatch, is_arranged, read_arranged, write_arranged
 
 
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_no_file_and_names_the_one_that_is_missing(tmp_path, 
         def write(self, line):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(arranged, "TemporaryFile", Full)
+    monkeypatch.setattr(stored_items, "TemporaryFile", Full)
     with pytest.raises(OSError, match="No space left") as caught:
         write_arranged(tmp_path, map(an_item, range(3)), Arrangement(shuffle=Shuffle("s")), random.Random(1), 3)
     assert caught.value.filename == str(tmp_path / ARRANGED)

@@ -19,9 +19,7 @@ from dicast.app.cli.quality_gate import GateOptions, gate_job
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.quality_gate import Check, GateVerdict, JobGate
-from dicast.app.reports import files
-from dicast.app.reports import quality_gate as gating
-from dicast.app.reports import statistics as assessing
+from dicast.app.reports import files, quality_gate, statistics
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.quality_gate import FinishedRun, gate_verdict, markdown, write_csv, write_junit
 from dicast.errors import Exit
@@ -104,7 +102,7 @@ def test_a_calibration_must_be_there_and_be_for_this_job(tmp_path: Path) -> None
     report = report.model_copy(update={"agents": agents, "dimensions": dimensions, "prompt": "worded"})
     gate = {"calibrated": True, "fail_under": {"clear": 4.0}}
     assert told(gate, FinishedRun(folder, report)) == [("calibration", None)]
-    maps, _ = assessing.calibrate(folder, report, "isotonic", ["clear"])
+    maps, _ = statistics.calibrate(folder, report, "isotonic", ["clear"])
     calibrated = report.model_copy(update={"calibration": Calibration(maps=maps)})
     assert told(gate, FinishedRun(folder, calibrated)) == [("calibration of clear", True), ("mean of clear", True)]
     stale = calibrated.model_copy(update={"prompt": "worded in another way"})
@@ -142,7 +140,7 @@ def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "dicast.app.analysis.group_figures", None)
     assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
     for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
-        with pytest.raises(gating.NoLibraries, match=r"\.\[scores\]"):
+        with pytest.raises(quality_gate.NoLibraries, match=r"\.\[scores\]"):
             gate_verdict(gate, run, run)
 
 

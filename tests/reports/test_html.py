@@ -17,8 +17,7 @@ import pytest
 from dicast.app.cli.console import Terminal
 from dicast.app.cli.statistics import show_comparison, show_statistics
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.reports import files
-from dicast.app.reports import folders as durable
+from dicast.app.reports import files, folders
 from dicast.app.reports.files import REPORT
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.html import beside, page, plots
@@ -187,7 +186,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(durable.os, "fsync", full)
+    monkeypatch.setattr(folders.os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as caught:
         write_report(folder, report, folder / "report.html")
     assert caught.value.filename == str(folder / "report.html")

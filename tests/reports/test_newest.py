@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dicast.app.reports import files
-from dicast.app.reports import files as newest
 from dicast.app.reports.files import newest_errors
 from dicast.app.reports.folders import begin, job_folder
 from tests.reports.building import NOW, error, opinion
@@ -27,7 +26,7 @@ def test_they_are_those_of_the_newest_pages(tmp_path: Path, monkeypatch: pytest.
     (parts[0].parent / "torn.jsonl").write_bytes(b"{")
     assert [each.item_id for each in newest_errors(folder, 4)] == ["item-21", "item-20", "item-2", "item-1"]
     assert len(newest_errors(folder, 9)) == 5
-    monkeypatch.setattr(newest, "MOST_PAGES", 1)
+    monkeypatch.setattr(files, "MOST_PAGES", 1)
     assert newest_errors(folder, 9) == [], "the torn one alone is looked into"
-    monkeypatch.setattr(newest, "MOST_BYTES", 0)
+    monkeypatch.setattr(files, "MOST_BYTES", 0)
     assert newest_errors(folder, 9) == []

@@ -16,10 +16,9 @@ from dicast.app.domain.figure import Figure
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import MAJORITY
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.reports import files
+from dicast.app.reports import files, formats
 from dicast.app.reports.exports import export
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.html import items as page_words
 from dicast.app.reports.panel import keep_panel, panel_scores
 from dicast.app.reports.terminal import print_report
 from tests.reports.building import NOW, header, opinion
@@ -128,6 +127,6 @@ def test_the_terminal_counts_words(tmp_path: Path) -> None:
 
 
 def test_a_figure_of_the_page_or_why_there_is_none() -> None:
-    assert page_words.figure(Figure(value=0.31, low=0.1, high=0.52)) == "0.31 (0.10 to 0.52)"
-    assert page_words.figure(Figure.unknown("only 2 items were rated")) == "cannot be said: only 2 items were rated"
-    assert page_words.figure(None) == "–"
+    assert formats.figure(Figure(value=0.31, low=0.1, high=0.52)) == "0.31 (0.10 to 0.52)"
+    assert formats.figure(Figure.unknown("only 2 items were rated")) == "cannot be said: only 2 items were rated"
+    assert formats.figure(None) == "–"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.server import parts as uploads
+from dicast.app.server import parts
 from dicast.app.server.errors import FolderFull
 from dicast.app.server.parts import Uploads
 
@@ -21,15 +21,15 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
 async def test_a_body_is_written_in_pieces_and_never_held_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "PIECE_BYTES", 10)
+    monkeypatch.setattr(parts, "PIECE_BYTES", 10)
     pieces: list[int] = []
-    update = uploads._Reserved.write
+    update = parts._Reserved.write
 
-    def write(reserved: uploads._Reserved, digest: Any, piece: bytes) -> None:
+    def write(reserved: parts._Reserved, digest: Any, piece: bytes) -> None:
         pieces.append(len(piece))
         update(reserved, digest, piece)
 
-    monkeypatch.setattr(uploads._Reserved, "write", write)
+    monkeypatch.setattr(parts._Reserved, "write", write)
     upload = await Uploads(tmp_path, 100, 1000).take(body(*[b"123456"] * 5), ".jsonl")
     assert pieces == [12, 12, 6]
     assert (upload.bytes, (tmp_path / upload.path).read_bytes()) == (30, b"123456" * 5)

@@ -21,9 +21,7 @@ import pytest
 from dicast.app.access.audit import Audit, Part
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import guards as doors
-from dicast.app.server import interface, jobs, parts, serving
-from dicast.app.server import serving as patience
+from dicast.app.server import guards, interface, jobs, parts, serving
 from dicast.app.server.parts import Rates, RequestRate, ServerKeys
 from dicast.app.server.problems import STATUSES
 from dicast.app.server.serving import AddressUnavailable, check, configured, listening
@@ -38,7 +36,7 @@ from tests.server.serving import JOB, SECRET, client, installation, problem, ser
 # ------------------------------------------------------------------ bodies
 def test_a_body_is_refused_before_it_is_read_whole(address: str, token: str, http: httpx2.Client) -> None:
     parts = urlsplit(address)
-    for path, most in (("/jobs", MAX_BYTES), ("/pools/sim", doors.BODY_BYTES)):
+    for path, most in (("/jobs", MAX_BYTES), ("/pools/sim", guards.BODY_BYTES)):
         connection = http_client(parts)
         connection.putrequest("POST" if path == "/jobs" else "PATCH", path)
         connection.putheader("Authorization", f"Bearer {token}")
@@ -67,7 +65,7 @@ def http_client(parts) -> http.client.HTTPConnection:
 
 
 def test_a_body_that_does_not_come_is_given_up(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "PAUSE_S", 0.2)
+    monkeypatch.setattr(guards, "PAUSE_S", 0.2)
     connection = http_client(urlsplit(address))
     connection.putrequest("POST", "/jobs")
     for name, value in (
@@ -316,7 +314,7 @@ def test_no_route_waits_on_the_loop() -> None:
 def test_who_opens_connections_and_says_nothing_is_cut_off(
     dicast: Dicast, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "HEADERS_S", 0.3)
+    monkeypatch.setattr(serving, "HEADERS_S", 0.3)
     with served(dicast) as address:
         at = urlsplit(address)
         for said in (b"", b"GET /jobs HTTP/1.1\r\nHost: loc", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET"):

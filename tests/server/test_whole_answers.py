@@ -11,8 +11,7 @@ import pytest
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.files import read_report
-from dicast.app.server import results as browsing
-from dicast.app.server import serving as patience
+from dicast.app.server import results, serving
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.page.world import finished as judged
@@ -77,10 +76,10 @@ def test_the_errors_of_an_item_are_looked_for_within_bounds(
     assert len(http.get("/jobs/r/item", params=last).json()["errors"]) == 1
     size = len(Path(report.files.errors_jsonl).read_bytes())
     for most, found in ((size, 1), (size - 1, 0)):
-        monkeypatch.setattr(browsing, "ERRORS_BYTES", most)
+        monkeypatch.setattr(results, "ERRORS_BYTES", most)
         assert len(http.get("/jobs/r/item", params=last).json()["errors"]) == found
-    monkeypatch.setattr(browsing, "ERRORS_BYTES", size)
-    monkeypatch.setattr(browsing, "ERRORS_MAX", 0)
+    monkeypatch.setattr(results, "ERRORS_BYTES", size)
+    monkeypatch.setattr(results, "ERRORS_MAX", 0)
     assert http.get("/jobs/r/item", params=last).json()["errors"] == []
 
 
@@ -115,11 +114,11 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
     config.load()
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: patience.TimeoutProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+        lambda: serving.TimeoutProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
     ) if (state := ServerState()) else None  # fmt: skip
     protocols = []
     lost = asyncio.Event()
-    connection_lost = patience.TimeoutProtocol.connection_lost
+    connection_lost = serving.TimeoutProtocol.connection_lost
 
     def noted(self, exc):
         protocols.append(self)
@@ -127,7 +126,7 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
         lost.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patience.TimeoutProtocol, "connection_lost", noted)
+        patch.setattr(serving.TimeoutProtocol, "connection_lost", noted)
         _, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
         writer.close()
         async with asyncio.timeout(10):

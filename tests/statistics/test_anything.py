@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import dicast.app.statistics
+import dicast.app.analysis
 from dicast.app.analysis.agreement import inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.analysis.calibration import cross_fitted
 from dicast.app.analysis.combining import COMBINATIONS, effective_judges, learned_weights
@@ -22,7 +23,7 @@ from dicast.app.analysis.powered import powered_difference, powered_mean, powere
 from dicast.app.analysis.preferences import bradley_terry, position, win_rate
 from tests.statistics.worlds import LEVELS
 
-PACKAGE = Path(dicast.app.statistics.__file__).parent
+PACKAGE = Path(dicast.app.analysis.__file__).parent
 
 
 def matrices(values):
@@ -92,17 +93,42 @@ def test_the_rest(scores):
         np.testing.assert_array_equal(np.isnan(combine(scores)), np.isnan(scores).all(axis=1))
 
 
-def test_the_package_stands_alone():
-    """It knows nothing of jobs, stores or prompts."""
-    own = dicast.app.statistics.__name__
+def project_imports(source):
+    tree = ast.walk(ast.parse(source.read_text()))
+    modules = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
+    return {name for name in modules if name.split(".")[0] == "dicast"}
+
+
+@pytest.mark.parametrize("module", [
+    "agreement", "calibration", "combining", "estimates", "groups", "means", "powered", "preferences", "ratings",
+    "resampling", "sampling", "sequences",
+])  # fmt: skip
+def test_what_programs_use_knows_nothing_of_jobs(module):
+    own = dicast.app.analysis.__name__
+    assert all(name.startswith(own) for name in project_imports(PACKAGE / f"{module}.py"))
+
+
+def test_the_package_knows_nothing_of_stores_and_prompts():
+    known = ("dicast.app.analysis", "dicast.app.domain", "dicast.errors")
     for source in PACKAGE.glob("*.py"):
-        tree = ast.walk(ast.parse(source.read_text()))
-        modules = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
-        project = {name for name in modules if name.split(".")[0] in {own.split(".")[0], "workers", "config"}}
-        assert all(name.startswith(own) for name in project), source.name
+        assert all(name.startswith(known) for name in project_imports(source)), source.name
+
+
+def test_its_former_name_goes_on_working():
+    program = (
+        "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n"
+        "from dicast.app.statistics.agreement import judge_with_people\n"
+        "from dicast.app.statistics.combining import combine_mean\n"
+        "from dicast.app.statistics.powered import powered_mean\n"
+        "from dicast.app.statistics.preferences import bradley_terry\n"
+        "from dicast.app.statistics.ratings import RatingScale, check, table\n"
+        "import dicast.app.analysis.agreement\n"
+        "assert judge_with_people is dicast.app.analysis.agreement.judge_with_people"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_the_package_alone_imports_no_heavy_library():
     heavy = "('numpy', 'scipy', 'pandas')"
-    loaded = f"import sys, dicast.app.statistics; sys.exit(any(m in sys.modules for m in {heavy}))"
+    loaded = f"import sys, dicast.app.analysis; sys.exit(any(m in sys.modules for m in {heavy}))"
     assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa, fleiss_kappa
 
-from dicast.app.analysis import agreement as kappa
+from dicast.app.analysis import agreement
 from dicast.app.analysis.agreement import (
     alpha,
     alpha_sums,
@@ -59,7 +59,7 @@ FIRST, SECOND = (side.astype(float) for side in np.repeat(np.indices((3, 3)).res
 
 
 def test_cohens_kappa_of_the_published_example():
-    assert value(kappa.cohen(FIRST, SECOND, np.arange(3.0), "none", chance())) == pytest.approx(0.68, abs=5e-3)
+    assert value(agreement.cohen(FIRST, SECOND, np.arange(3.0), "none", chance())) == pytest.approx(0.68, abs=5e-3)
 
 
 # J. L. Fleiss, "Measuring nominal scale agreement among many raters", Psychological Bulletin 76 (1971); the ten
@@ -72,7 +72,7 @@ FLEISS = [
 
 def test_fleiss_kappa_of_the_published_example():
     ratings = np.array([np.repeat(LEVELS, row) for row in FLEISS])
-    assert value(kappa.fleiss(ratings, LEVELS, chance())) == pytest.approx(0.210, abs=5e-4)
+    assert value(agreement.fleiss(ratings, LEVELS, chance())) == pytest.approx(0.210, abs=5e-4)
 
 
 # P. E. Shrout and J. L. Fleiss (1979), tables 2 and 4: six targets by four judges, ICC(2,1) 0.29, ICC(2,4) 0.62.
@@ -115,11 +115,13 @@ def test_the_sums_are_the_libraries_on_resampled_ratings(seed):
     assert drawn_value(spearman_sums(*ratings[:, :2].T), row) == close(stats.spearmanr(x, y).statistic, abs=EXACT)
     assert drawn_value(kendall_sums(*ratings[:, :2].T), row) == close(stats.kendalltau(x, y).statistic, abs=EXACT)
     for weighting in ("none", "linear", "quadratic"):
-        mine = drawn_value(kappa.cohen_sums(*(ratings[:, :2].T.astype(int) - 1), kappa.penalties(5, weighting)), row)
+        mine = drawn_value(
+            agreement.cohen_sums(*(ratings[:, :2].T.astype(int) - 1), agreement.penalties(5, weighting)), row
+        )
         name = None if weighting == "none" else weighting
         assert mine == close(cohen_kappa_score(x, y, weights=name, labels=LEVELS), abs=EXACT)
     table = (drawn[:, :, None] == LEVELS).sum(axis=1)
-    assert drawn_value(kappa.fleiss_sums(counts), row) == close(fleiss_kappa(table), abs=EXACT)
+    assert drawn_value(agreement.fleiss_sums(counts), row) == close(fleiss_kappa(table), abs=EXACT)
     for level in ("nominal", "ordinal"):
         expected = second_alpha(value_counts=table[:, used], value_domain=LEVELS[used], level_of_measurement=level)
         assert drawn_value(alpha_sums(counts[:, used], level), row) == close(expected, abs=EXACT)
@@ -147,7 +149,7 @@ def test_kappa_and_icc_are_a_second_librarys(seed):
     table = np.histogram2d(x, y, bins=np.arange(0.5, 6))[0]
     for weighting in ("none", "linear", "quadratic"):
         second = cohens_kappa(table, wt=None if weighting == "none" else weighting).kappa
-        assert value(kappa.cohen(x, y, LEVELS, weighting, chance())) == pytest.approx(second, abs=EXACT)
+        assert value(agreement.cohen(x, y, LEVELS, weighting, chance())) == pytest.approx(second, abs=EXACT)
     long = pd.DataFrame(ratings).reset_index().melt("index", var_name="rater", value_name="score")
     pingouin = pytest.importorskip("pingouin", reason="pip install -e .[references]")
     second = pingouin.intraclass_corr(long, targets="index", raters="rater", ratings="score").set_index("Type")["ICC"]
@@ -156,8 +158,8 @@ def test_kappa_and_icc_are_a_second_librarys(seed):
 
 
 def test_the_base_rate_is_the_share_of_the_commonest_score():
-    assert kappa.base_rate(np.array([1, 1, 1, np.nan, 5])) == 0.75
-    assert np.isnan(kappa.base_rate(np.array([np.nan])))
+    assert agreement.base_rate(np.array([1, 1, 1, np.nan, 5])) == 0.75
+    assert np.isnan(agreement.base_rate(np.array([np.nan])))
 
 
 SAME, TWO = np.full((40, 3), 4.0), scores(chance(), 2, 3)
@@ -170,9 +172,9 @@ def test_what_cannot_be_said_is_not_a_number(ratings):
     other = ratings[:, 1] if ratings.shape[1] > 1 else np.full(len(ratings), np.nan)
     results = [
         *(alpha(ratings, LEVELS, level, chance()) for level in ("nominal", "ordinal", "interval")),
-        *(kappa.cohen(ratings[:, 0], other, LEVELS, w, chance()) for w in ("none", "linear", "quadratic")),
+        *(agreement.cohen(ratings[:, 0], other, LEVELS, w, chance()) for w in ("none", "linear", "quadratic")),
         *(correlation(ratings[:, 0], other, kind, chance()) for kind in ("pearson", "spearman", "kendall")),
-        kappa.fleiss(ratings, LEVELS, chance()),
+        agreement.fleiss(ratings, LEVELS, chance()),
         icc(ratings, chance()),
         icc(ratings, chance(), of_mean=True),
     ]
@@ -188,7 +190,7 @@ def test_perfect_agreement_has_no_interval():
 
 
 def test_means_are_no_levels():
-    result = kappa.cohen(np.full(30, 2.5), np.full(30, 2.0), LEVELS, "linear", chance())
+    result = agreement.cohen(np.full(30, 2.5), np.full(30, 2.0), LEVELS, "linear", chance())
     assert isinstance(result, Unknown)
     assert "none of the scale's levels" in result.reason
 

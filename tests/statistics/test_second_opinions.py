@@ -12,7 +12,7 @@ from scipy import optimize, stats
 from statsmodels.regression.linear_model import OLS, WLS
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
-from dicast.app.analysis import agreement as kappa
+from dicast.app.analysis import agreement
 from dicast.app.analysis.agreement import differences, icc_sums, limit_sums
 from dicast.app.analysis.calibration import learn
 from dicast.app.analysis.combining import dawid_skene
@@ -63,7 +63,7 @@ XEROMAMMOGRAMS = np.array([[21, 12, 0, 0], [4, 17, 1, 0], [3, 9, 15, 2], [0, 0, 
 @pytest.mark.parametrize("weighting, published", [("none", 0.47), ("linear", 0.57)])
 def test_weighted_kappa_of_the_published_example(weighting, published):
     a, b = (side.astype(float) for side in np.repeat(np.indices((4, 4)).reshape(2, -1), XEROMAMMOGRAMS.ravel(), axis=1))
-    found = kappa.cohen(a, b, np.arange(4.0), weighting, np.random.default_rng(0))
+    found = agreement.cohen(a, b, np.arange(4.0), weighting, np.random.default_rng(0))
     assert isinstance(found, Estimate) and found.value == pytest.approx(published, abs=5e-3)
 
 

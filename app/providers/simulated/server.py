@@ -25,7 +25,7 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
-from dicast.app.providers.simulated import dialects as faults
+from dicast.app.providers.simulated import dialects
 from dicast.app.providers.simulated.account import (
     ANSWER_FAULTS,
     Behaviour,
@@ -364,7 +364,7 @@ class SimulatedProvider:
             entry["reason"] = fault
             self._record.faults[fault] += 1
             if fault not in ANSWER_FAULTS:
-                return await faults.respond(
+                return await dialects.respond(
                     fault, request, body, interval_s=behaviour.drip_interval, size=behaviour.huge_bytes
                 )
         headers = self._headers(dialect, lane)

@@ -19,7 +19,7 @@ from dicast.app.domain.judge_statistics import (
     RaterStatistics,
 )
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
-from dicast.app.reports.html import items as words
+from dicast.app.reports import formats
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.sections import (
     MOST_DIFFERENCES,
@@ -48,7 +48,7 @@ def answer_section(report: Report) -> dict[str, Any] | None:
     facts = [
         ("items that were looked at", f"{job_answer.items:,} of {job_answer.population:,}"),
         ("calls not needed", f"{job_answer.calls_saved:,}"),
-        ("units asked", f"{asked_units:,} of {report.units:,} ({words.percent(asked_units / report.units)})"),
+        ("units asked", f"{asked_units:,} of {report.units:,} ({formats.percent(asked_units / report.units)})"),
     ]
     if job_answer.missing:
         facts.append(("items without a score", f"{job_answer.missing:,}"))
@@ -66,8 +66,8 @@ def answer_section(report: Report) -> dict[str, Any] | None:
             [plots.Whisker("answer", job_answer.value, job_answer.low, job_answer.high)], caption, "value"
         )
     stopped = report.statistics.stopped if report.statistics else None
-    limits = [words.one_line(line, 600) for line in stopped.summary] if stopped else []
-    return {"told": words.one_line(job_answer.sentence(), 600), "limits": limits, "facts": facts, "plot": plot}
+    limits = [formats.one_line(line, 600) for line in stopped.summary] if stopped else []
+    return {"told": formats.one_line(job_answer.sentence(), 600), "limits": limits, "facts": facts, "plot": plot}
 
 
 def labels(report: Report) -> list[dict[str, Any]]:
@@ -83,22 +83,22 @@ def labels(report: Report) -> list[dict[str, Any]]:
 def _labels(row: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any]:
     name, total = title(row.dimension), row.scores.n
     by_count = sorted(row.labels.items(), key=lambda pair: -pair[1])
-    largest = [f"{words.name(label)} {words.percent(count / total)}" for label, count in by_count[:6] if count]
+    largest = [f"{formats.name(label)} {formats.percent(count / total)}" for label, count in by_count[:6] if count]
     rest = sum(1 for _, count in by_count[6:] if count)
     judges = [cell for cell in row.by_judge if cell.n][:MOST_BARS]
     rated = any(share.people.is_known or share.people_alone.is_known for share in shares)
     return {
         "title": f"{'Choices' if row.dimension.kind == 'preference' else 'Labels'} in {name}",
-        "told": f"Of {words.count(total, 'score')} in {name}: {words.joined(largest)}"
-        + (f", and {words.count(rest, 'other label')}." if rest else "."),
-        "plot": _stacked_plot(f"Labels in {name} by judge", [words.name(label) for label in row.labels], [
-            plots.StackedBar(words.name(cell.judge), tuple(cell.labels.values())) for cell in judges
+        "told": f"Of {formats.count(total, 'score')} in {name}: {formats.joined(largest)}"
+        + (f", and {formats.count(rest, 'other label')}." if rest else "."),
+        "plot": _stacked_plot(f"Labels in {name} by judge", [formats.name(label) for label in row.labels], [
+            plots.StackedBar(formats.name(cell.judge), tuple(cell.labels.values())) for cell in judges
         ]),
-        "heads": ["Judge", *map(words.name, row.labels)],
+        "heads": ["Judge", *map(formats.name, row.labels)],
         "rows": [_label_row(cell) for cell in judges],
         "share_heads": ["Label", "judges", *(PEOPLE if rated else ())],
         "shares": [
-            (words.name(share.label),
+            (formats.name(share.label),
              *map(_share, (share.judges, *((share.people, share.people_alone) if rated else ()))))
             for share in shares
         ],
@@ -106,8 +106,8 @@ def _labels(row: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any
 
 
 def _label_row(cell: JudgeCell) -> tuple[str, ...]:
-    cells = (f"{count:,} ({words.percent(count / cell.n)})" for count in cell.labels.values())
-    return (words.name(cell.judge), *cells)
+    cells = (f"{count:,} ({formats.percent(count / cell.n)})" for count in cell.labels.values())
+    return (formats.name(cell.judge), *cells)
 
 
 def checklists(report: Report) -> list[dict[str, Any]]:
@@ -120,15 +120,15 @@ def checklists(report: Report) -> list[dict[str, Any]]:
         name, least = title(row.dimension), min(with_answers, key=lambda share: share.yes / share.n)
         sections.append({
             "title": name,
-            "told": f"In {name} the question with the fewest yes is “{words.one_line(least.question, 200)}”: "
-            f"{words.percent(least.yes / least.n)} of {words.count(least.n, 'opinion')}.",
+            "told": f"In {name} the question with the fewest yes is “{formats.one_line(least.question, 200)}”: "
+            f"{formats.percent(least.yes / least.n)} of {formats.count(least.n, 'opinion')}.",
             "plot": _stacked_plot(f"Answers to the questions of {name}", ["yes", "no"], [
-                plots.StackedBar(f"{n}. {words.one_line(share.question, 40)}", (share.yes, share.n - share.yes))
+                plots.StackedBar(f"{n}. {formats.one_line(share.question, 40)}", (share.yes, share.n - share.yes))
                 for n, share in enumerate(with_answers, 1)
             ]),
             "rows": [
-                (f"{n}. {words.one_line(share.question, 200)}", f"{share.yes:,}", f"{share.n:,}",
-                 words.percent(share.yes / share.n))
+                (f"{n}. {formats.one_line(share.question, 200)}", f"{share.yes:,}", f"{share.n:,}",
+                 formats.percent(share.yes / share.n))
                 for n, share in enumerate(with_answers, 1)
             ],
         })  # fmt: skip
@@ -147,7 +147,7 @@ def preferences(report: Report) -> list[dict[str, Any]]:
             "orders": _ranking_rows(statistics.preferences),
         }
         for statistics in shown_statistics(report)
-        for name in [names.get(statistics.dimension, words.name(statistics.dimension))]
+        for name in [names.get(statistics.dimension, formats.name(statistics.dimension))]
         if statistics.preferences is not None
     ]
 
@@ -166,7 +166,7 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
     best = pairs.contestants[:MOST_CONTESTANTS]
     strengths = [
         plots.Whisker(
-            words.name(contestant.name), contestant.strength.value, contestant.strength.low, contestant.strength.high
+            formats.name(contestant.name), contestant.strength.value, contestant.strength.low, contestant.strength.high
         )
         for contestant in best[:MOST_BARS]
         if contestant.strength.value is not None
@@ -178,14 +178,14 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
     if best and pairs.reason is None:
         first = best[0]
         lines.append(
-            f"{words.name(first.name)} comes first of {words.count(len(pairs.contestants), 'contestant')}"
-            + (f", with a probability of {words.percent(first.ranks[0])} of being the best." if first.ranks else ".")
+            f"{formats.name(first.name)} comes first of {formats.count(len(pairs.contestants), 'contestant')}"
+            + (f", with a probability of {formats.percent(first.ranks[0])} of being the best." if first.ranks else ".")
         )
     return {
         "title": name,
         "told": lines,
         "squares": " Squares: people." if rated else "",
-        "reason": words.one_line(pairs.reason) if pairs.reason else "",
+        "reason": formats.one_line(pairs.reason) if pairs.reason else "",
         "plot": _whisker_plot(wins, f"How often A wins in {name}, in percent, with 95 % intervals", "percent", 50.0),
         "rows": [(label, _share(figure)) for label, figure in raters],
         "strengths": _whisker_plot(
@@ -194,8 +194,8 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
         "ranks": min(MOST_RANKS, len(best[0].ranks)) if best else 0,
         "contestants": [
             (
-                words.name(contestant.name), words.figure(contestant.strength),
-                *(words.percent(chance) for chance in contestant.ranks[:MOST_RANKS]),
+                formats.name(contestant.name), formats.figure(contestant.strength),
+                *(formats.percent(chance) for chance in contestant.ranks[:MOST_RANKS]),
             )
             for contestant in best
         ],
@@ -206,7 +206,7 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
 def _rivals(name: str, statistics: PreferenceStatistics) -> dict[str, Any]:
     """Return how often each contestant wins, and against whom."""
     rates = [
-        plots.Whisker(words.name(rate.name), 100 * at.value, 100 * at.low, 100 * at.high)
+        plots.Whisker(formats.name(rate.name), 100 * at.value, 100 * at.low, 100 * at.high)
         for rate in statistics.rates[:MOST_BARS]
         if (at := rate.wins).value is not None and at.low is not None and at.high is not None
     ]
@@ -215,11 +215,11 @@ def _rivals(name: str, statistics: PreferenceStatistics) -> dict[str, Any]:
             rates, f"How often each wins in {name}, in percent, with 95 % intervals", "percent", 50.0
         ),
         "rates": [
-            (words.name(rate.name), f"{rate.pairs:,}", _share(rate.wins))
+            (formats.name(rate.name), f"{rate.pairs:,}", _share(rate.wins))
             for rate in statistics.rates[:MOST_CONTESTANTS]
         ],
         "meetings": [
-            (words.name(meeting.first), words.name(meeting.second), f"{meeting.pairs:,}", _share(meeting.wins))
+            (formats.name(meeting.first), formats.name(meeting.second), f"{meeting.pairs:,}", _share(meeting.wins))
             for meeting in statistics.meetings[:MOST_MEETINGS]
         ],
     }
@@ -228,7 +228,7 @@ def _rivals(name: str, statistics: PreferenceStatistics) -> dict[str, Any]:
 def _position_rows(statistics: DimensionStatistics) -> list[tuple[str, str, str, str]]:
     """Return for each rater whether it matters which text is shown first."""
     return [
-        (words.name(probe.voice), _share(probe.first), _share(probe.moved), words.chance(probe.p))
+        (formats.name(probe.voice), _share(probe.first), _share(probe.moved), formats.chance(probe.p))
         for probe in statistics.probes
         if probe.probe == "position"
     ][:MOST_BARS]
@@ -238,10 +238,10 @@ def _ranking_rows(statistics: PreferenceStatistics) -> list[tuple[str, str, str,
     """Return how far each rater orders the candidates of lists as people do."""
     return [
         (
-            words.name(ranking.name),
+            formats.name(ranking.name),
             f"{ranking.lists:,}",
             f"{ranking.pairs:,}",
-            words.figure(ranking.tau),
+            formats.figure(ranking.tau),
             _share(ranking.agreeing),
         )
         for ranking in statistics.rankings[:MOST_BARS]
@@ -252,19 +252,21 @@ def skipped_section(report: Report) -> dict[str, Any] | None:
     """Return the section on the units that an escalating panel did not need."""
     if not report.spared:
         return None
-    share = words.percent(report.spared / report.units, 1)
+    share = formats.percent(report.spared / report.units, 1)
     text = (
-        f"{words.count(report.spared, 'unit')} of {report.units:,} ({share}) were not asked, since "
-        f"{skip_reason(report)}; {words.count(report.calls, 'call')} brought the others."
+        f"{formats.count(report.spared, 'unit')} of {report.units:,} ({share}) were not asked, since "
+        f"{skip_reason(report)}; {formats.count(report.calls, 'call')} brought the others."
     )
     rows = report.by_agent[:MOST_JUDGES]
-    bars = [plots.StackedBar(words.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]]
+    bars = [
+        plots.StackedBar(formats.name(row.agent.name), (row.n, row.spared, row.failures)) for row in rows[:MOST_BARS]
+    ]
     return {
         "told": text,
         "plot": _stacked_plot("Units of each judge", ["scored", "not needed", "failed"], bars),
         "rows": [
-            (words.name(row.agent.name), f"{row.n:,}", f"{row.spared:,}", f"{row.failures:,}",
-             words.percent(row.spared / max(1, row.n + row.spared + row.failures)))
+            (formats.name(row.agent.name), f"{row.n:,}", f"{row.spared:,}", f"{row.failures:,}",
+             formats.percent(row.spared / max(1, row.n + row.spared + row.failures)))
             for row in rows
         ],
         "dimensions": [
@@ -288,8 +290,8 @@ def _whisker_plot(values: Sequence[plots.Whisker], caption: str, axis: str, line
 def _share(figure: Figure | None) -> str:
     """Format a share as `62 % (55 % to 69 %)`, or return why it is unknown."""
     if figure is None or figure.value is None or figure.low is None or figure.high is None:
-        return words.figure(figure)
-    return f"{words.percent(figure.value)} ({words.percent(figure.low)} to {words.percent(figure.high)})"
+        return formats.figure(figure)
+    return f"{formats.percent(figure.value)} ({formats.percent(figure.low)} to {formats.percent(figure.high)})"
 
 
 MOST_RATERS = 12
@@ -312,8 +314,8 @@ def trust(report: Report) -> dict[str, Any]:
     return {
         "computed": job_statistics is not None and job_statistics.state == "computed",
         "rated": job_statistics is not None and job_statistics.rated,
-        "reason": words.one_line(reason),
-        "unknowable": [words.one_line(line) for line in job_statistics.unknowable]
+        "reason": formats.one_line(reason),
+        "unknowable": [formats.one_line(line) for line in job_statistics.unknowable]
         if job_statistics is not None
         else [],
         "dimensions": [
@@ -324,36 +326,36 @@ def trust(report: Report) -> dict[str, Any]:
 
 
 def _dimension(statistics: DimensionStatistics, dimension: ReportDimension | None) -> dict[str, Any]:
-    name = title(dimension) if dimension is not None else words.name(statistics.dimension)
-    rated = f"{statistics.rated_items:,} items rated by {words.count(len(statistics.raters), 'person', 'people')}"
+    name = title(dimension) if dimension is not None else formats.name(statistics.dimension)
+    rated = f"{statistics.rated_items:,} items rated by {formats.count(len(statistics.raters), 'person', 'people')}"
     return {
         "title": name,
         "rated": rated if statistics.rated_items else "nobody has rated it",
-        "summary": [words.one_line(line, 600) for line in statistics.summary[:MOST_WORDS]],
+        "summary": [formats.one_line(line, 600) for line in statistics.summary[:MOST_WORDS]],
         "voices": [_rater_row(rater) for rater in _raters(statistics)],
         "agreement": _agreement(statistics, name),
         "calibration": _calibration(statistics, name),
         "bias": _bias(statistics, name),
         "probes": [
-            (words.name(probe.voice), probe.title, words.figure(probe.effect), words.chance(probe.p))
+            (formats.name(probe.voice), probe.title, formats.figure(probe.effect), formats.chance(probe.p))
             for probe in statistics.probes[:MOST_PROBES]
         ],
         "probes_plot": _probes(statistics, name),
         "calibrated": [
             (
-                words.name(rater.name) if rater.kind == "judge" else "the panel",
-                words.figure(rater.calibrated),
-                words.figure(rater.raw),
-                words.figure(rater.bias),
-                words.count(rater.learned_on, "item"),
+                formats.name(rater.name) if rater.kind == "judge" else "the panel",
+                formats.figure(rater.calibrated),
+                formats.figure(rater.raw),
+                formats.figure(rater.bias),
+                formats.count(rater.learned_on, "item"),
             )
             for rater in statistics.calibrated[:MOST_RATERS]
         ],
         "calibrated_plot": _calibrated(statistics, name),
         "groups": [_group(group, name) for group in statistics.groups],
-        "independent": words.figure(statistics.independent, 1) if len(statistics.voices) > 2 else "",
+        "independent": formats.figure(statistics.independent, 1) if len(statistics.voices) > 2 else "",
         "among": [
-            (who, words.figure(among.alpha), words.figure(among.icc_single), words.percent(among.base_rate))
+            (who, formats.figure(among.alpha), formats.figure(among.icc_single), formats.percent(among.base_rate))
             for who, among in (("judges", statistics.judges), ("people", statistics.people))
             if among is not None
         ],
@@ -371,13 +373,13 @@ def _raters(statistics: DimensionStatistics) -> list[RaterStatistics]:
 
 def _rater_row(rater: RaterStatistics) -> tuple[str, ...]:
     return (
-        _name(rater), words.figure(rater.pearson), words.figure(rater.kappa), words.figure(rater.bias),
-        words.percent(rater.base_rate), words.percent(rater.missing),
+        _name(rater), formats.figure(rater.pearson), formats.figure(rater.kappa), formats.figure(rater.bias),
+        formats.percent(rater.base_rate), formats.percent(rater.missing),
     )  # fmt: skip
 
 
 def _name(rater: RaterStatistics) -> str:
-    name = {"panel": "the panel", "people": "a person"}.get(rater.kind) or words.name(rater.name)
+    name = {"panel": "the panel", "people": "a person"}.get(rater.kind) or formats.name(rater.name)
     return f"{name} (audit)" if rater.audited else name
 
 
@@ -436,7 +438,7 @@ def calibration(rater: RaterStatistics, lowest: int) -> list[tuple[float, float,
 def _probes(statistics: DimensionStatistics, name: str) -> str:
     whiskers = [
         plots.Whisker(
-            f"{probe.title}, {words.name(probe.voice)}"[:NAMED], at.value, at.low, at.high, second=probe.tried
+            f"{probe.title}, {formats.name(probe.voice)}"[:NAMED], at.value, at.low, at.high, second=probe.tried
         )
         for probe in statistics.probes[:MOST_PROBES]
         if (at := probe.effect).value is not None and at.low is not None and at.high is not None
@@ -448,7 +450,7 @@ def _probes(statistics: DimensionStatistics, name: str) -> str:
 
 def _calibrated(statistics: DimensionStatistics, name: str) -> str:
     whiskers = [
-        plots.Whisker(f"{words.name(rater.name)}, {kind}", at.value, at.low, at.high, second=kind == "raw")
+        plots.Whisker(f"{formats.name(rater.name)}, {kind}", at.value, at.low, at.high, second=kind == "raw")
         for rater in statistics.calibrated[:MOST_RATERS]
         for kind, at in (("raw", rater.raw), ("calibrated", rater.calibrated))
         if at.value is not None and at.low is not None and at.high is not None
@@ -461,32 +463,33 @@ def _calibrated(statistics: DimensionStatistics, name: str) -> str:
 def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
     means = group.means[:MOST_GROUPS]
     whiskers = [
-        plots.Whisker(words.one_line(entry.name, 40), entry.mean.value, entry.mean.low, entry.mean.high)
+        plots.Whisker(formats.one_line(entry.name, 40), entry.mean.value, entry.mean.low, entry.mean.high)
         for entry in means
         if entry.mean.value is not None and entry.mean.low is not None and entry.mean.high is not None
     ]
-    caption = f"Mean of {name} by {words.name(group.by)}, with 95 % intervals"
+    caption = f"Mean of {name} by {formats.name(group.by)}, with 95 % intervals"
     return {
-        "by": words.name(group.by),
-        "reason": words.one_line(group.reason) if group.reason is not None else "",
+        "by": formats.name(group.by),
+        "reason": formats.one_line(group.reason) if group.reason is not None else "",
         "plot": plots.whiskers(whiskers, caption, "mean") if whiskers and plots.available() else "",
         "wins": any(entry.wins is not None for entry in means),
         "means": [
             (
-                words.name(entry.name), f"{entry.items:,}", words.figure(entry.mean), words.figure(entry.people),
-                words.percent(entry.ranks[0]) if entry.ranks else "–",
-                *([words.figure(entry.wins)] if any(other.wins is not None for other in means) else ()),
+                formats.name(entry.name), f"{entry.items:,}", formats.figure(entry.mean), formats.figure(entry.people),
+                formats.percent(entry.ranks[0]) if entry.ranks else "–",
+                *([formats.figure(entry.wins)] if any(other.wins is not None for other in means) else ()),
             )
             for entry in means
         ],
         "ranked": min(MOST_RANKS, *(len(entry.ranks or ()) for entry in means)) if len(means) > 1 else 0,
         "ranks": [
-            (words.name(entry.name), *(words.percent(chance) for chance in entry.ranks[:MOST_RANKS]))
+            (formats.name(entry.name), *(formats.percent(chance) for chance in entry.ranks[:MOST_RANKS]))
             for entry in means
             if entry.ranks
         ] if len(means) > 1 else [],
         "differences": [
-            (words.name(pair.first), words.name(pair.second), words.figure(pair.difference), words.chance(pair.p))
+            (formats.name(pair.first), formats.name(pair.second),
+             formats.figure(pair.difference), formats.chance(pair.p))
             for pair in group.differences[:MOST_DIFFERENCES]
         ],
         "more": max(0, len(group.differences) - MOST_DIFFERENCES),

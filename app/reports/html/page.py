@@ -14,9 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dicast.app.domain.judge_statistics import RunsCompared
 from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.reports import formats
 from dicast.app.reports.files import changing
 from dicast.app.reports.folders import replacing
-from dicast.app.reports.html import items as words
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItems, choose
 from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section, trust
@@ -75,8 +75,8 @@ def trust_in_words(report: Report) -> dict[str, Any]:
         "computed": computed,
         "dimensions": [
             {
-                "title": words.name(statistics.dimension),
-                "summary": [words.one_line(line, 600) for line in statistics.summary],
+                "title": formats.name(statistics.dimension),
+                "summary": [formats.one_line(line, 600) for line in statistics.summary],
             }
             for statistics in dimensions
         ],
@@ -96,7 +96,7 @@ def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
 
 def _head(report: Report) -> dict[str, Any]:
     return {
-        "job": words.one_line(report.job_id), "project": words.name(report.project), "status": report.status,
+        "job": formats.one_line(report.job_id), "project": formats.name(report.project), "status": report.status,
         "started": _instant(report.started), "finished": _instant(report.finished),
     }  # fmt: skip
 
@@ -106,32 +106,32 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
     spans = {d.id: d.scale_max - d.scale_min for d in first.dimensions}
     clear = [shift for shift in compared.shifts if shift.p is not None and shift.p < 0.05]
     lines = [
-        f"{words.name(shift.judge)} gives {'more' if (shift.shift.value or 0) > 0 else 'less'} in "
-        f"{title(dimensions[shift.dimension])}: by {words.figure(shift.shift)}, p {words.chance(shift.p)}."
+        f"{formats.name(shift.judge)} gives {'more' if (shift.shift.value or 0) > 0 else 'less'} in "
+        f"{title(dimensions[shift.dimension])}: by {formats.figure(shift.shift)}, p {formats.chance(shift.p)}."
         for shift in clear[:10]
     ]
-    compared_count = words.count(len(compared.shifts), "shift")
-    lines += [words.one_line(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
+    compared_count = formats.count(len(compared.shifts), "shift")
+    lines += [formats.one_line(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
     return {
         "first": {**_head(first), "heat": heat_map(first)},
         "second": {**_head(second), "heat": heat_map(second)},
         "summary": [f"Of {compared_count}, {len(clear):,} cannot be put down to chance (p < 0.05 after Holm).", *lines],
-        "forced": [words.one_line(line) for line in compared.forced],
+        "forced": [formats.one_line(line) for line in compared.forced],
         "plot": _shift_plot(compared, spans, dimensions),
         "shifts": [
             (
-                title(dimensions[shift.dimension]), words.name(shift.judge), f"{shift.shift.items:,}",
-                words.figure(shift.shift), words.chance(shift.p), f"{shift.only_first:,}", f"{shift.only_second:,}",
+                title(dimensions[shift.dimension]), formats.name(shift.judge), f"{shift.shift.items:,}",
+                formats.figure(shift.shift), formats.chance(shift.p), f"{shift.only_first:,}", f"{shift.only_second:,}",
             )
             for shift in compared.shifts[:MOST_SHIFTS]
         ],
         "more": max(0, len(compared.shifts) - MOST_SHIFTS),
         "moved": [
             {
-                "id": words.one_line(item.item_id, 200), "judge": words.name(item.judge),
-                "dimension": title(dimensions[item.dimension]), "first": words.number(item.first),
-                "second": words.number(item.second), "first_argument": words.one_line(item.first_argument),
-                "second_argument": words.one_line(item.second_argument),
+                "id": formats.one_line(item.item_id, 200), "judge": formats.name(item.judge),
+                "dimension": title(dimensions[item.dimension]), "first": formats.number(item.first),
+                "second": formats.number(item.second), "first_argument": formats.one_line(item.first_argument),
+                "second_argument": formats.one_line(item.second_argument),
             }
             for item in compared.moved[:100]
         ],
@@ -143,7 +143,7 @@ def _shift_plot(compared: RunsCompared, spans: dict[str, int], dimensions: dict[
     for shift in compared.shifts:
         span, moved = spans[shift.dimension], shift.shift
         if moved.value is not None and moved.low is not None and moved.high is not None and len(whiskers) < MOST_DRAWN:
-            label = f"{title(dimensions[shift.dimension])}, {words.name(shift.judge)}"
+            label = f"{title(dimensions[shift.dimension])}, {formats.name(shift.judge)}"
             whiskers.append(plots.Whisker(label, moved.value / span, moved.low / span, moved.high / span))
     caption = "How far each judge's scores moved, as a share of the scale"
     return plots.whiskers(whiskers, caption, "share of the scale", zero=0.0) if whiskers and plots.available() else ""

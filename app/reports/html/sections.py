@@ -8,7 +8,7 @@ from typing import Any
 
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
-from dicast.app.reports.html import items as words
+from dicast.app.reports import formats
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItem, ChosenItems
 
@@ -29,32 +29,32 @@ def summary(report: Report) -> list[str]:
 def _outcome(report: Report) -> Iterator[str]:
     judges, dimensions = len(report.agents), len(report.dimensions)
     yield (
-        f"{words.count(judges, 'judge')} scored {report.scored:,} of {words.count(report.units, 'unit')} in "
-        f"{words.count(dimensions, 'dimension')}, within {words.duration(report.wall_s)}."
+        f"{formats.count(judges, 'judge')} scored {report.scored:,} of {formats.count(report.units, 'unit')} in "
+        f"{formats.count(dimensions, 'dimension')}, within {formats.duration(report.wall_s)}."
     )
     if report.status == "cancelled":
-        why = f": {words.one_line(report.reason)}" if report.reason else ""
-        yield f"The job was cancelled before its end{why}; {words.count(report.missing, 'unit')} were never judged."
+        why = f": {formats.one_line(report.reason)}" if report.reason else ""
+        yield f"The job was cancelled before its end{why}; {formats.count(report.missing, 'unit')} were never judged."
     for stop in report.stopped[:MOST_REASONS]:
-        yield f"The job stopped asking: {words.one_line(stop.reason)}"
+        yield f"The job stopped asking: {formats.one_line(stop.reason)}"
 
 
 def _aims(report: Report) -> Iterator[str]:
     """Yield what became of the job's question and pairs, and what was not needed."""
     if report.answer is not None:
-        yield words.one_line(report.answer.sentence(), 600)
+        yield formats.one_line(report.answer.sentence(), 600)
     if report.spared:
         yield (
-            f"{words.count(report.spared, 'unit')} ({words.percent(report.spared / report.units)}) were not needed, "
-            f"since {skip_reason(report)}."
+            f"{formats.count(report.spared, 'unit')} ({formats.percent(report.spared / report.units)}) were not "
+            f"needed, since {skip_reason(report)}."
         )
     for statistics in shown_statistics(report):
         pairs = statistics.preferences
         if pairs is not None and pairs.wins.value is not None:
-            name, share = words.name(statistics.dimension), words.percent(pairs.wins.value)
+            name, share = formats.name(statistics.dimension), formats.percent(pairs.wins.value)
             won = f"A is preferred in {share} of the pairs in {name}"
             first = pairs.contestants[0].name if pairs.contestants and pairs.reason is None else None
-            yield f"{won}." if first is None else f"{won}; {words.name(first)} is the best of those compared."
+            yield f"{won}." if first is None else f"{won}; {formats.name(first)} is the best of those compared."
 
 
 def skip_reason(report: Report) -> str:
@@ -68,8 +68,8 @@ def _scores(report: Report) -> Iterator[str]:
     if report.overall is None:
         return
     yield (
-        f"Overall, the items stand at {words.percent(report.overall)} of the way from the lower ends of the scales to "
-        "the upper ones."
+        f"Overall, the items stand at {formats.percent(report.overall)} of the way from the lower ends of the scales "
+        "to the upper ones."
     )
     rated = [row for row in report.by_dimension if row.dimension.kind != "preference"]
     placed = [(place(row.scores.mean, row.dimension), row) for row in rated]
@@ -78,8 +78,8 @@ def _scores(report: Report) -> Iterator[str]:
         (low, lowest), (high, highest) = ranked[0], ranked[-1]
         yield (
             f"{title(highest.dimension)} is the strongest dimension, with a mean of {_mean(highest)} "
-            f"({words.percent(high)}); {title(lowest.dimension)} is the weakest, with {_mean(lowest)} "
-            f"({words.percent(low)})."
+            f"({formats.percent(high)}); {title(lowest.dimension)} is the weakest, with {_mean(lowest)} "
+            f"({formats.percent(low)})."
         )
     apart = [
         (row.mean_difference / (row.dimension.scale_max - row.dimension.scale_min), row)
@@ -89,27 +89,27 @@ def _scores(report: Report) -> Iterator[str]:
     if apart:
         share, row = max(apart, key=lambda pair: pair[0])
         yield (
-            f"Two judges of one text differ most in {title(row.dimension)}: by {words.number(row.mean_difference)} "
-            f"points on average, {words.percent(share)} of the scale."
+            f"Two judges of one text differ most in {title(row.dimension)}: by {formats.number(row.mean_difference)} "
+            f"points on average, {formats.percent(share)} of the scale."
         )
 
 
 def _mean(row: DimensionReport) -> str:
-    return f"{words.number(row.scores.mean)} on a scale of {row.dimension.scale_min} to {row.dimension.scale_max}"
+    return f"{formats.number(row.scores.mean)} on a scale of {row.dimension.scale_min} to {row.dimension.scale_max}"
 
 
 def _trouble(report: Report) -> Iterator[str]:
     if report.failed:
         kind = report.errors[0].kind.value if report.errors else "unknown"
-        share = words.percent(report.failed / report.units, 1)
-        yield f"{words.count(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
+        share = formats.percent(report.failed / report.units, 1)
+        yield f"{formats.count(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
     else:
         yield "Every unit that was judged has a score."
 
 
 def title(dimension: ReportDimension) -> str:
     """Return the dimension's name, or its id if it has none."""
-    return words.name(dimension.name or dimension.id)
+    return formats.name(dimension.name or dimension.id)
 
 
 def scale(dimension: ReportDimension) -> str:
@@ -118,16 +118,18 @@ def scale(dimension: ReportDimension) -> str:
     ends = f"{dimension.scale_min}{' to ' if dimension.scale_min < 0 else '–'}{dimension.scale_max}"
     if not dimension.labels:
         return ends
-    label_range = f"{words.one_line(dimension.labels[0], 30)} to {words.one_line(dimension.labels[-1], 30)}"
-    return f"{ends}, {label_range}" if dimension.ordered else f"{words.count(len(dimension.labels), 'label')}, no order"
+    label_range = f"{formats.one_line(dimension.labels[0], 30)} to {formats.one_line(dimension.labels[-1], 30)}"
+    return (
+        f"{ends}, {label_range}" if dimension.ordered else f"{formats.count(len(dimension.labels), 'label')}, no order"
+    )
 
 
 def _cell(mean: float | None, cell: JudgeCell | None) -> str:
     """Format a mean; for labels without an order, the commonest label and its share."""
     if mean is not None or cell is None or not cell.n or not cell.labels:
-        return words.number(mean)
+        return formats.number(mean)
     label, count = max(cell.labels.items(), key=lambda pair: pair[1])
-    return f"{words.one_line(label, 30)} {words.percent(count / cell.n)}"
+    return f"{formats.one_line(label, 30)} {formats.percent(count / cell.n)}"
 
 
 def place(mean: float | None, dimension: ReportDimension) -> float | None:
@@ -151,16 +153,16 @@ def heat_map(report: Report) -> dict[str, Any]:
             cell = by_judge.get(agent.agent.name)
             mean = cell.mean if cell is not None else None
             row.append({"text": _cell(mean, cell), "shade": shade(place(mean, column.dimension))})
-        rows.append({"name": words.name(agent.agent.name), "cells": row, "overall": words.percent(agent.overall)})
+        rows.append({"name": formats.name(agent.agent.name), "cells": row, "overall": formats.percent(agent.overall)})
     return {
         "dimensions": [title(column.dimension) for column in dimensions],
         "scales": [scale(column.dimension) for column in dimensions],
         "rows": rows,
         "all": [
-            {"text": words.number(column.scores.mean), "shade": shade(place(column.scores.mean, column.dimension))}
+            {"text": formats.number(column.scores.mean), "shade": shade(place(column.scores.mean, column.dimension))}
             for column in dimensions
         ],
-        "overall": words.percent(report.overall),
+        "overall": formats.percent(report.overall),
         "more": _more(report),
     }  # fmt: skip
 
@@ -170,7 +172,7 @@ def _more(report: Report) -> str:
         (len(report.by_dimension), MOST_DIMENSIONS, "dimensions"), (len(report.by_agent), MOST_JUDGES, "judges"),
     )  # fmt: skip
     hidden = [f"{total - most:,} more {what}" for total, most, what in counts if total > most]
-    return f"and {words.joined(hidden)}, which report.json has" if hidden else ""
+    return f"and {formats.joined(hidden)}, which report.json has" if hidden else ""
 
 
 def distributions(report: Report) -> dict[str, Any]:
@@ -187,8 +189,8 @@ def distributions(report: Report) -> dict[str, Any]:
         "facts": [
             (
                 title(row.dimension), scale(row.dimension), f"{row.scores.n:,}",
-                words.number(row.scores.mean), words.number(row.panel.mean if row.panel else None),
-                words.number(row.scores.sd), words.number(row.scores.median), words.number(row.mean_difference),
+                formats.number(row.scores.mean), formats.number(row.panel.mean if row.panel else None),
+                formats.number(row.scores.sd), formats.number(row.scores.median), formats.number(row.mean_difference),
                 f"{row.scores.failures:,}",
             )
             for row in report.by_dimension[:MOST_DIMENSIONS]
@@ -204,7 +206,7 @@ def _histogram(row: DimensionReport) -> plots.Histogram:
         counts[(score - low) * bins // width] += times
     first = [low + -(-at * width // bins) for at in range(bins + 1)]
     ranges = [str(start) if after - start == 1 else f"{start}–{after - 1}" for start, after in pairwise(first)]
-    labels = [words.name(label) for label in row.dimension.labels] if len(row.dimension.labels) == bins else ranges
+    labels = [formats.name(label) for label in row.dimension.labels] if len(row.dimension.labels) == bins else ranges
     return plots.Histogram(title(row.dimension), low, counts, labels)
 
 
@@ -213,10 +215,10 @@ def judged_items(report: Report, chosen: Sequence[ChosenItem]) -> list[dict[str,
     dimensions = {d.id: d for d in report.dimensions}
     return [
         {
-            "id": words.one_line(item.item_id, 200),
-            "place": words.percent(item.place),
+            "id": formats.one_line(item.item_id, 200),
+            "place": formats.percent(item.place),
             "dimension": title(dimensions[item.dimension]),
-            "apart": words.percent(item.apart) if item.apart is not None else None,
+            "apart": formats.percent(item.apart) if item.apart is not None else None,
             "more": item.more,
             "opinions": [_opinion(row, dimensions[row["criterion_id"]]) for row in item.opinions],
         }
@@ -227,13 +229,13 @@ def judged_items(report: Report, chosen: Sequence[ChosenItem]) -> list[dict[str,
 def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
     score = row["score"]
     return {
-        "judge": words.name(row["judge"]),
+        "judge": formats.name(row["judge"]),
         "dimension": title(dimension),
         "score": _score(score, dimension),
         "shade": "none" if dimension.nominal else shade(place(score, dimension)),
-        "argument": words.one_line(row["argument"] or "", ARGUMENT_CHARS),
-        "dissent": words.one_line(row.get("dissent") or "", ARGUMENT_CHARS),
-        "quotes": [words.one_line(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
+        "argument": formats.one_line(row["argument"] or "", ARGUMENT_CHARS),
+        "dissent": formats.one_line(row.get("dissent") or "", ARGUMENT_CHARS),
+        "quotes": [formats.one_line(quote, QUOTE_CHARS) for quote in (row["cited_evidence"] or ())[:QUOTES]],
     }
 
 
@@ -241,7 +243,7 @@ def _score(score: int | None, dimension: ReportDimension) -> str:
     """Format a score in terms of its scale: as a label, or as a number and the highest score."""
     at = -1 if score is None else score - dimension.scale_min
     if 0 <= at < len(dimension.labels):
-        return words.name(dimension.labels[at])
+        return formats.name(dimension.labels[at])
     return "–" if score is None else f"{score} of {dimension.scale_max}"
 
 
@@ -254,8 +256,8 @@ def trouble(report: Report) -> list[dict[str, Any]]:
             "reasons": [
                 {
                     "count": f"{reason.count:,}",
-                    "text": words.one_line(reason.text),
-                    "where": ", ".join(map(words.name, (reason.judge, reason.criterion_id, reason.item_id))),
+                    "text": formats.one_line(reason.text),
+                    "where": ", ".join(map(formats.name, (reason.judge, reason.criterion_id, reason.item_id))),
                 }
                 for reason in group.reasons[:MOST_REASONS]
             ],
@@ -268,11 +270,11 @@ def spent(report: Report) -> list[tuple[str, str]]:
     """Return what the job cost in time, calls and tokens."""
     share = report.input_tokens + report.output_tokens
     return [
-        ("wall time", words.duration(report.wall_s)),
+        ("wall time", formats.duration(report.wall_s)),
         ("calls", f"{report.calls:,}"),
         ("tokens in", f"{report.input_tokens:,}"),
         ("tokens out", f"{report.output_tokens:,}"),
-        ("tokens a scored unit", words.number(share / report.scored if report.scored else None, 0)),
+        ("tokens a scored unit", formats.number(share / report.scored if report.scored else None, 0)),
         ("retries", f"{report.retries:,}"),
         ("requeues after a rate limit", f"{report.requeues:,}"),
         ("timeouts", f"{report.timeouts:,}"),
@@ -287,21 +289,21 @@ def setup(report: Report) -> dict[str, Any]:
     return {
         "judges": [
             {
-                "name": words.name(row.agent.name),
-                "pool": words.name(row.agent.pool or "default"),
-                "model": words.name(row.agent.model or "the pool's"),
-                "answered": ", ".join(f"{words.name(model)} ({n:,})" for model, n in list(row.models.items())[:5]),
+                "name": formats.name(row.agent.name),
+                "pool": formats.name(row.agent.pool or "default"),
+                "model": formats.name(row.agent.model or "the pool's"),
+                "answered": ", ".join(f"{formats.name(model)} ({n:,})" for model, n in list(row.models.items())[:5]),
             }
             for row in report.by_agent[:MOST_JUDGES]
         ],
         "dimensions": [
             {
-                "id": words.name(d.id),
+                "id": formats.name(d.id),
                 "scale": scale(d),
                 "weight": f"{d.weight:g}",
                 "panel": d.panel.combine,
-                "version": words.name(d.version) or "–",
-                "rubric": words.name(d.rubric) or "–",
+                "version": formats.name(d.version) or "–",
+                "rubric": formats.name(d.rubric) or "–",
             }
             for d in report.dimensions[:MOST_DIMENSIONS]
         ],
