@@ -17,7 +17,6 @@ from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
 from dicast.app.ledger.troubles import StopStore, Troubles
 from dicast.app.pipeline.call import ProviderCaller
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.gather import Announcer, Gatherer, ProgressReports
 from dicast.app.pipeline.housekeeping import (
     Beat,
@@ -40,7 +39,7 @@ from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
 from dicast.app.pipeline.pools import Deployments, LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder, Spool
-from dicast.app.pipeline.recovery import Adoption, Recovery
+from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.start import Preparation, Starter, Terms
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits

@@ -10,11 +10,10 @@ from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId, Recorded, WriteVerdict
 from dicast.app.ledger.troubles import Troubles
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.housekeeping import Beat, DueMessages, StalledPages, Sweeper, UnattendedJobs
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.missing_pools import MissingPools
-from dicast.app.pipeline.recovery import Recovery
+from dicast.app.pipeline.recovery import DeadNodes, Recovery
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import Epoch

@@ -32,14 +32,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.combining import combine_mean
-from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown, slope
 from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import deviation, estimate, mean
 from dicast.app.analysis.raters import SPARED
 from dicast.app.analysis.scores import DimensionScores, JobScores, VariedItems, figure, is_not_chief
-from dicast.app.analysis.student import slope
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, ProbeStatistics
 from dicast.app.domain.probes import MeasuredProbeName, ProbeName

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dicast.app.analysis import groups, student
+from dicast.app.analysis import estimates as student
+from dicast.app.analysis import groups
 from dicast.app.analysis.estimates import Bools, Floats, Ints
 from dicast.app.analysis.groups import Groups, compare_groups
 from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean

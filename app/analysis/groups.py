@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown
 from dicast.app.analysis.means import FEWEST, SMALLEST, Deviation, estimate
 

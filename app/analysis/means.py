@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Ints, Result, Unknown
 
 FEWEST = 5

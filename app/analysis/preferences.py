@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy
 import scipy.special
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.groups import rank_probabilities
 from dicast.app.analysis.means import FEWEST, mean

@@ -26,7 +26,7 @@ import numpy as np
 import scipy
 from threadpoolctl import ThreadpoolController
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Ints, Result, Unknown
 
 RESAMPLES = 1000

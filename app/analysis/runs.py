@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dicast.app.analysis import student
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import Estimate, Result
 from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import mean

@@ -1,8 +1,9 @@
 """The two outputs of a command: results go to stdout, and all messages about them to stderr.
 
 rich is imported with the first message, so that `--help`, which needs none of it, answers at once.
+
+Options that several commands have.
 """
-# ruff: noqa: PLC0415  (see above)
 
 from __future__ import annotations
 
@@ -11,13 +12,18 @@ import traceback
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 from dicast.app.domain.text import printable
 from dicast.errors import DicastError, Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# ruff: noqa: PLC0415  (see above)
+
 
 MESSAGE_CHARS = 2000
 
@@ -113,3 +119,7 @@ def _chain(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "an unknown place"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Renew the output each second, until Ctrl-C.")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dicast.app.cli.options import AsJson
+from dicast.app.cli.console import AsJson
 
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 

@@ -5,17 +5,21 @@
 `dicast doctor` prints its findings as they are made; colour and exit code show the worst.
 
 `dicast metrics` prints one scrape of the store.
+
+`dicast init`: a job file and a pools file to begin with.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from textwrap import TextWrapper
 
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.text import Text
 
+from dicast import config
 from dicast.app import logs
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
@@ -24,7 +28,7 @@ from dicast.app.cli.run import application
 from dicast.app.cluster.metrics import SharedCollector
 from dicast.app.operator.doctor import Finding, Severity, examine
 from dicast.app.providers.local import running_local_model, stop_local_model
-from dicast.config.settings import environment
+from dicast.config.settings import DEFAULTS, environment
 from dicast.errors import Exit
 from dicast.workers.store import embedded
 
@@ -119,3 +123,27 @@ def show_metrics(terminal: Terminal) -> None:
     registry = CollectorRegistry()
     registry.register(SharedCollector(lambda: snapshot))
     terminal.emit(generate_latest(registry).decode().rstrip("\n"))
+
+
+STARTER = Path(config.__file__).parent
+
+
+def make_files(terminal: Terminal, folder: str) -> None:
+    """Write `job.yaml` and `config/pools.toml` into a folder. Existing files stay as they are.
+
+    Raises `Refused` if both exist, OSError.
+    """
+    root = Path(folder)
+    templates = {"job.yaml": STARTER / "jobs" / "starter.yaml", DEFAULTS.pools_file: STARTER / "pools.toml"}
+    new = {name: source for name, source in templates.items() if not (root / name).exists()}
+    if not new:
+        raise Refused(f"{' and '.join(templates)} are in {root.resolve()} already; nothing was changed")
+    for name, source in new.items():
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+        terminal.say(f"Wrote {target}")
+    for name in templates.keys() - new.keys():
+        terminal.say(f"Left {root / name} as it is")
+    job = root / "job.yaml"
+    terminal.say(f"Next:\n  dicast validate {job}\n  dicast run --local {job}")

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from dicast.app.cli.console import AsJson
 from dicast.app.cli.judging_commands import (
     Calibrated,
     Confident,
@@ -30,7 +31,6 @@ from dicast.app.cli.judging_commands import (
     gate,
 )
 from dicast.app.cli.operator_commands import audit, cluster, fleet, governor, token
-from dicast.app.cli.options import AsJson
 
 cli = typer.Typer(
     name="dicast",
@@ -188,7 +188,7 @@ def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Where to.")] = ".",
 ) -> None:
     """Write a commented job.yaml and config/pools.toml to begin with."""
-    from dicast.app.cli.init import make_files
+    from dicast.app.cli.machine import make_files
 
     make_files(context.obj, folder)
 

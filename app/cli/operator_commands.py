@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dicast.app.cli.options import AsJson, Watch
+from dicast.app.cli.console import AsJson, Watch
 
 # ruff: noqa: PLC0415  (what takes long to load is imported by the command that needs it)
 

@@ -26,14 +26,13 @@ from redis.exceptions import RedisError
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, JobState, MessageId
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages, is_away
 from dicast.app.pipeline.missing_pools import MissingPools
-from dicast.app.pipeline.recovery import Adoption, Recovery
+from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 

@@ -26,10 +26,10 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
 from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.call_facts import Call, Models, NextSteps, places_of
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.outcomes import UNCLAIMABLE, Outcomes
 from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.record import Recorder, retry_until_available
+from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.request import Lease

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dicast.app.analysis.estimates import Bools, Floats, Ints
-from dicast.app.analysis.scores import (  # fmt: skip
+from dicast.app.analysis.scores import (
     DimensionScores,
     JobScores,
     Kinship,

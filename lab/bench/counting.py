@@ -33,7 +33,6 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import MessageId
 from dicast.app.ledger.troubles import StopStore
 from dicast.app.pipeline.call import ProviderCaller
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.judge import Claimer, Judge
@@ -42,6 +41,7 @@ from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
 from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated.answers import nonce_of

@@ -32,7 +32,7 @@ def test_every_layer_owns_files_that_exist(layer: str) -> None:
 
 def test_what_is_more_special_comes_first() -> None:
     assert layer_of("Gate.run (workers/admission/gate.py:150)") == "gate and governor"
-    assert layer_of("TaskRun.trace (workers/runtime/task_run.py:164)") == "execution pool"
+    assert layer_of("TaskRun.trace (workers/runtime/pool.py:164)") == "execution pool"
     assert layer_of("<listcomp> (x) (celery/app/trace.py:770)") == "Celery and kombu"
 
 

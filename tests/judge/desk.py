@@ -18,12 +18,12 @@ from dicast.app.ledger.records import Due, MessageId
 from dicast.app.ledger.troubles import StopStore
 from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.call_facts import NextSteps
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
 from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated.answers import SimulatedJudge as Answers

@@ -16,7 +16,6 @@ from celery.worker.consumer import Consumer
 
 import dicast.workers.runtime.pool
 import dicast.workers.runtime.result_backend
-import dicast.workers.runtime.task_run
 from dicast.workers.broker.acknowledgement import batch_acks
 from dicast.workers.runtime.pool import await_, in_task_greenlet, loop_resource
 
@@ -25,7 +24,7 @@ STORE = os.environ.get("POOL_TEST_STORE", BROKER)
 BACKEND = os.environ.get("POOL_TEST_BACKEND", "dicast.workers.runtime.result_backend:RedisBackend+socket")
 WAIT_S = 30
 
-dicast.workers.runtime.task_run.REQUEUE_DELAY_S = 0.2
+dicast.workers.runtime.pool.REQUEUE_DELAY_S = 0.2
 dicast.workers.runtime.result_backend.RETRIES = 1
 dicast.workers.runtime.pool.STALL_WARNING_S, dicast.workers.runtime.pool.STALL_LIMIT_S = 1.0, 2.0
 

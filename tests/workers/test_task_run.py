@@ -14,9 +14,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 import dicast.workers.runtime.pool
-import dicast.workers.runtime.task_run
-from dicast.workers.runtime.pool import TaskPool, on_loop_close
-from dicast.workers.runtime.task_run import PASSES_PER_TURN, Turnstile
+from dicast.workers.runtime.pool import PASSES_PER_TURN, TaskPool, Turnstile, on_loop_close
 from tests.workers.pool_harness import DEADLINE_S, until
 
 app = Celery("runs", set_as_current=False)
@@ -104,9 +102,9 @@ class Told:
 
 @pytest.fixture
 def make_pool(monkeypatch):
-    monkeypatch.setattr(dicast.workers.runtime.task_run, "CANCEL_GRACE_S", 0.05)
     monkeypatch.setattr(dicast.workers.runtime.pool, "CANCEL_GRACE_S", 0.05)
-    monkeypatch.setattr(dicast.workers.runtime.task_run, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(dicast.workers.runtime.pool, "CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr(dicast.workers.runtime.pool, "REQUEUE_DELAY_S", 0.0)
     pools = []
 
     def make(limit):

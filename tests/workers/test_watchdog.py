@@ -2,8 +2,7 @@ import pytest
 from celery.worker import state as worker_state
 
 from dicast.workers.broker.fetch import StoreQueueLengths
-from dicast.workers.policy.progress import STUCK_LOOKS
-from dicast.workers.runtime.consumer import Watchdog
+from dicast.workers.runtime.consumer import STUCK_LOOKS, Watchdog
 from dicast.workers.store.connection import connect_async
 
 

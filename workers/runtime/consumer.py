@@ -12,6 +12,8 @@ A message that cannot be handled is set aside among the dead letters, with a rea
 
 Watches a worker's progress. If it does not take work that waits, it is reconnected; if that does not help, it
 ends.
+
+Whether a worker makes progress: not whether it answers pings, but whether it takes the work that waits.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -48,13 +52,56 @@ from dicast.workers.broker.acknowledgement import (
 from dicast.workers.broker.dead_letters import DeadLetters, check_before_reading, objection, raw
 from dicast.workers.broker.fetch import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths, read_pops
 from dicast.workers.nodes.reaper import restore_messages
-from dicast.workers.policy.progress import CHECK_EVERY_S, QueueProgress, Remedy, check_progress
 from dicast.workers.runtime.duties import NodeDuties
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
 from dicast.workers.runtime.queues import PoolQueues
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching, is_passing
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, log_thread_failures, supervise, watch
+
+CHECK_EVERY_S = 5.0
+STUCK_LOOKS = 6
+"""A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
+taken. Checks are counted instead of time, so that a process that was frozen is not taken for a stuck one."""
+
+
+class Remedy(Enum):
+    NONE = "none"
+    RECONNECT = "reconnect"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """The progress of one queue: messages taken so far, checks without progress, and whether the worker reconnected
+    since."""
+
+    taken: int = 0
+    looks: int = 0
+    reconnected: bool = False
+
+    @property
+    def stuck(self) -> bool:
+        return self.looks >= STUCK_LOOKS or self.reconnected
+
+
+def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
+    """Check one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room` for them.
+
+    Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
+    nothing changes; too few checks -> wait; first time -> a new connection; still no progress -> restart the worker.
+    """
+    if taken != before.taken or not waiting:
+        return QueueProgress(taken), Remedy.NONE
+    if not room:
+        return before, Remedy.NONE
+    after = replace(before, looks=before.looks + 1)
+    if after.looks < STUCK_LOOKS:
+        return after, Remedy.NONE
+    if before.reconnected:
+        return after, Remedy.RESTART
+    return QueueProgress(taken, 0, reconnected=True), Remedy.RECONNECT
+
 
 logger = logging.getLogger(__name__)
 

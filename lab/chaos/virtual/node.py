@@ -21,7 +21,6 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.ledger.troubles import StopStore, Troubles
 from dicast.app.pipeline.call import ProviderCaller
-from dicast.app.pipeline.dead_nodes import DeadNodes
 from dicast.app.pipeline.housekeeping import (
     Beat,
     CancelledUnits,
@@ -42,7 +41,7 @@ from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
 from dicast.app.pipeline.pools import Deployments
 from dicast.app.pipeline.record import Recorder, retry_until_available
-from dicast.app.pipeline.recovery import Adoption, Recovery
+from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.start import Preparation, Starter
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
