@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.chaos.mutants import COPIED, FAST_TESTS, MUTANTS
-from lab.chaos.mutation import python
+from lab.chaos.mutation import python, rooms, scripts
 from lab.chaos.mutation.accepted import AcceptedChange, accepted
 from lab.chaos.mutation.lua import mutations
 
@@ -80,6 +80,16 @@ def test_every_planted_bug_has_its_place(mutant):
 @pytest.mark.parametrize("path", [*COPIED, *FAST_TESTS])
 def test_planted_bugs_meet_tests_that_exist(path):
     assert (python.ROOT / path).exists()
+
+
+def test_rooms_and_scripts_that_are_mutated_exist_as_do_their_tests():
+    own = {f"app/{room}" for room in rooms.ROOMS}
+    assert [room for room in own if not list((python.ROOT / room).glob("*.py"))] == []
+    assert [test for test in rooms.TESTS if not (python.ROOT / test).exists()] == []
+    listed = {test for tests in (*scripts.TESTS.values(), *scripts.OWN.values()) for test in tests}
+    assert [test for test in sorted(listed) if not (python.ROOT / test).exists()] == []
+    stems = {path.stem for folder in scripts.TESTS for path in folder.rglob("*.lua")}
+    assert set(scripts.OWN) <= stems
 
 
 def test_every_module_that_is_mutated_has_tests_that_are_to_notice():

@@ -19,10 +19,10 @@ LEDGER = (
     "callers", "claims", "exactly", "forgetful_store", "incarnations", "ledger", "looks", "notes", "repeats", "work",
 )  # fmt: skip
 """Not its long histories, nor each verb twice."""
-ENFORCER = ("admission", "buckets", "fairness", "parameters")
-"""The model of the store's scripts, which it is compared with."""
+ENFORCER = ("parameters",)
+"""What the store's scripts are told, and their model in the laboratory, which they are compared with."""
 POLICY = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "workers/policy").rglob("*.py"))]
-SIMULATED = ("adaptive", "budgets/", "growth", "noise", "rate")
+SIMULATED = ("adaptive", "budget", "noise", "rate")
 """How well these do together is seen in virtual time alone."""
 
 
@@ -30,20 +30,15 @@ def _is_of(names: Sequence[str], path: str) -> bool:
     return path.removeprefix("workers/policy/").startswith(tuple(names))
 
 
-JUDGING = ("judge", "claim", "ask", "settle", "next_steps", "call", "endings")
-VERBS = ("verbs", "job_verbs", "page_verbs", "unit_verbs")
+JUDGING = ("judge", "call", "call_facts", "outcomes")
 TESTS = {
     "tests/domain/test_retry.py": ["app/domain/retry.py"],
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
     "tests/judge": [f"app/pipeline/{name}.py" for name in JUDGING],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
-        f"app/ledger/{name}.py"
-        for name in ("stops", "states", "client", "keys", "ledger", *VERBS, "records", "troubles", "work")
+        f"app/ledger/{name}.py" for name in ("client", "keys", "ledger", "records", "troubles", "work")
     ],
-    "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": [
-        "workers/admission/gate.py",
-        "workers/admission/gate.py",
-    ],
+    "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/admission/gate.py"],
     "tests/workers/policy,tests/workers/test_admission_conformance.py": [p for p in POLICY if _is_of(ENFORCER, p)],
     "tests/workers/policy,tests/workers/simulation": [p for p in POLICY if _is_of(SIMULATED, p)],
     "tests/workers/policy": [p for p in POLICY if not _is_of((*ENFORCER, *SIMULATED), p)],

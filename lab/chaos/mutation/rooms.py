@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "mutants" / "rooms"
 TREE, TRACES = FOLDER / "tree", FOLDER / "tree" / ".traces"
 RECORD, MODULES = FOLDER / "rooms.json", FOLDER / "modules.txt"
-ROOMS = ("access", "server", "operations", "reports", "statistics", "assessment", "submission", "datasets")
+ROOMS = ("access", "server", "operator", "reports", "analysis", "submission", "datasets")
 TESTS = (
     "tests/access", "tests/operations", "tests/server", "tests/reports", "tests/statistics", "tests/assessment",
     "tests/testing", "tests/test_submission.py", "tests/test_datasets.py", "tests/test_job_file.py",
