@@ -1,6 +1,6 @@
 """Options and help of `dicast cluster`. The commands are implemented in `dicast.app.cli.cluster`.
 
-Options and help of `dicast fleet`. The command is implemented in `dicast.app.cli.fleet`.
+Options and help of `dicast fleet`. The command is implemented in `dicast.app.cli.cluster`.
 
 Options and help of `dicast token ...` and `dicast audit ...`. The commands are implemented in
 `dicast.app.cli.access`.

@@ -39,7 +39,7 @@ HOMES: Mapping[Home, str] = {
         jobs unfinished bounded watch due outbox""",
     Home.POOL: """governor events counters changes exhausted rechecked known_pools overrides leases holders open
         job_limits rates waiting short freed""",
-    Home.EVERY: """clock epoch node nodes nodes_heard nodes_silent nodes_registered nodes_gone gone_facts orders told
+    Home.EVERY: """clock epoch node nodes nodes_heard nodes_silent nodes_registered nodes_gone gone_facts orders notices
         given_back beat spread nonce_key""",
     Home.MESSAGES: """queue unacked unacked_key unacked_index_key dead_letters refused_messages chord_ended chord_added
         task_result""",

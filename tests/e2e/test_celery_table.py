@@ -393,7 +393,7 @@ def _(room):
         "DICAST_POOLS_FILE": room.c.environ["DICAST_POOLS_FILE"],
     }
     code = (
-        "from types import SimpleNamespace as N; from dicast.app.commands import remote_control as r\n"
+        "from types import SimpleNamespace as N; from dicast.app.operator import remote_control as r\n"
         f"from dicast.app.application import create_app\n"
         f"a = create_app({environ!r}); print(r.conf(N(app=a)), a.bugreport())"
     )

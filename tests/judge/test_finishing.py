@@ -192,7 +192,7 @@ def full(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[bool]:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return replacing(path, **options)
 
-    for module in ("files", "resuming"):
+    for module in ("files", "stored_items"):
         monkeypatch.setattr(f"dicast.app.reports.{module}.replacing", refusing)
     return is_full
 

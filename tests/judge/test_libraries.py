@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dicast.app import analysis
 from dicast.app.application import create_app
 from dicast.app.domain.plan import Intervals
 from dicast.app.domain.refusals import JobRefused
@@ -20,7 +21,6 @@ from dicast.app.pipeline import question
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.reports import statistics
 from dicast.app.reports.files import read_report
 from dicast.workers.nodes.registry import Node
 from tests.command import JOB, Dicast
@@ -32,9 +32,9 @@ QUESTION = {"mean_at_least": 3.0}
 
 @pytest.fixture
 def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = statistics.find_spec
-    for module in (statistics, question):
-        monkeypatch.setattr(module, "find_spec", lambda name: None if name in statistics.LIBRARIES else found(name))
+    found = analysis.find_spec
+    for module in (analysis, question):
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name in analysis.LIBRARIES else found(name))
 
 
 class World:

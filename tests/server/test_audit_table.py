@@ -149,7 +149,7 @@ def finish_again(a: Asker) -> list[Line]:
 def join(a: Asker) -> list[Line]:
     made: list[dict[str, Any]] = []
     found = a.said(lambda: made.append(a.good("POST", "/cluster/nodes", json={"name": "w2@here"})))
-    a.dicast.membership.put_out(made[0]["node"])
+    a.dicast.membership.expel(made[0]["node"])
     assert found[0][2] == made[0]["node"]
     return [(*found[0][:2], "", *found[0][3:])]
 

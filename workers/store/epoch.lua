@@ -1,8 +1,8 @@
 -- The store's epoch: a number that grows whenever the store turns out to have forgotten what it had told somebody,
 -- after a flush or a fail-over to an older copy. While `closed_until` is ahead nothing is granted: calls may be open
--- that the store knows nothing of. What callers know: workers/store/scripts.py. A hash of the server's run id, `number`,
--- `after` (the newest epoch that is known to have been before), `closed_until` (lease-clock ms) and, for each node,
--- `told:<node>`: how many answers with grants it was given since.
+-- that the store knows nothing of. What callers know: workers/store/scripts.py. A hash of the server's run id,
+-- `number`, `after` (the newest epoch that is known to have been before), `closed_until` (lease-clock ms) and, for each
+-- node, `told:<node>`: how many answers with grants it was given since.
 --
 -- Rules, first match wins: the caller knows what the store does not -> a new epoch, closed for as long as a call may
 -- last; no epoch yet -> one begins; another server answers -> both closed for as long as living nodes need to speak.

@@ -186,7 +186,7 @@ class VirtualNode:
             self.world.excuse(self.name, request.message)
 
     def terminate(self, is_meant: Callable[[Message], bool]) -> None:
-        """As dicast.app.commands does it: calls are cut, or may not begin."""
+        """As dicast.app.operator.remote_control does it: calls are cut, or may not begin."""
         for request in self.judging.values():
             if request.lease is not None and is_meant(request.message):
                 self.world.cut(self.name, request.message)
