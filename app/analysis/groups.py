@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown
-from dicast.app.analysis.means import FEWEST, SMALLEST, Deviation, estimate
+from dicast.app.analysis.means import FEWEST, SMALLEST, Deviation, estimate, is_small
+from dicast.app.analysis.means import mean as mean_of
 
 DRAWS = 10_000
 
@@ -75,14 +76,17 @@ def compare_groups(
         pieces[at] = len(np.unique(cluster[members]))
     influence *= np.sqrt(pieces / np.maximum(pieces - 1, 1))
     errors = np.sqrt((influence**2).sum(axis=0))
-    means = tuple(
-        estimate(Deviation(value, error, n), degrees=n - 1, items=n, method="t by item", bounds=bounds)
-        for value, error, n in zip(values.tolist(), errors.tolist(), pieces.tolist(), strict=True)
-    )
-    all_known = all(not isinstance(result, Unknown) for result in means)
+    means = []
+    for at, (value, error, n) in enumerate(zip(values.tolist(), errors.tolist(), pieces.tolist(), strict=True)):
+        summary, members = Deviation(value, error, n), group == at
+        result = estimate(summary, degrees=n - 1, items=n, method="t by item", bounds=bounds)
+        if bounds is not None and is_small(summary, bounds):
+            result = mean_of(scores[members], clusters=cluster[members], bounds=bounds)
+        means.append(result)
+    all_known = all(not isinstance(result, Unknown) for result in means) and bool((errors > SMALLEST).all())
     return Groups(
         tuple(map(str, names)),
-        means,
+        tuple(means),
         _differences(tuple(map(str, names)), values, influence, pieces),
         rank_probabilities(values, influence.T @ influence, rng) if all_known and len(names) else None,
     )

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dicast.app.analysis.estimates import Bools, Estimate, Floats, Result, Unknown
-from dicast.app.analysis.means import FEWEST, Deviation, deviation, estimate
+from dicast.app.analysis.means import FEWEST, Deviation, bounded_mean, deviation, estimate, is_small
 
 MOST_LEVERAGE = 0.9
 ROUNDING = 1e-20
 """Variances below this share of another one are rounding errors of zero."""
 ALL_RATED = "people rated every judged item"
+TOO_FEW = "ratings are too few, or too near an end of the scale, for judges' scores to make them more exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,25 @@ def powered_mean(
     """Return people's mean of all items. `judges` and `people` have one number per item, `people` NaN for unrated ones.
 
     `probabilities` is how likely each item was to be rated; without them all are equally likely. `bounds` are the ends
-    of the scale, as for `means.mean`. `weight` fixes the judges' weight instead of tuning it.
+    of the scale, as for `means.mean`: where ratings are few, or near an end, both estimates are then that of people's
+    ratings alone, by `bounded_mean`. `weight` fixes the judges' weight instead of tuning it.
     """
+    if bounds is not None and probabilities is None:
+        rated = people[~np.isnan(judges) & ~np.isnan(people)]
+        if len(rated) >= FEWEST and is_small(deviation(rated), bounds):
+            return _alone(rated, bounds, int((~np.isnan(judges)).sum()))
     fitted = _fit(judges, people, probabilities, weight)
-    return _powered(fitted, bounds) if isinstance(fitted, _Fit) else _nothing(fitted)
+    if isinstance(fitted, Unknown):
+        return _nothing(fitted)
+    if bounds is not None and probabilities is None and not bounds[0] < fitted.both.value < bounds[1]:
+        return _alone(people[~np.isnan(judges) & ~np.isnan(people)], bounds, len(judges))
+    return _powered(fitted, bounds)
+
+
+def _alone(rated: Floats, bounds: tuple[float, float], judged: int) -> Powered:
+    """Return what people's ratings say without the judges."""
+    found = bounded_mean(rated, bounds)
+    return Powered(found, found, 0.0, Unknown(ALL_RATED if len(rated) == judged else TOO_FEW))
 
 
 def powered_share(judges: Floats, people: Floats, threshold: float, *, probabilities: Floats | None = None) -> Powered:

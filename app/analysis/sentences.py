@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dicast.app.analysis.powered import ALL_RATED
+from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import (
     CalibratedRater,
+    GroupDifference,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,
@@ -207,6 +208,12 @@ def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str
     if means.saved_reason == ALL_RATED:
         yield f"People rated every judged item: their mean is {figure_text(means.people_alone)}."
         return
+    if means.saved_reason == TOO_FEW:
+        yield (
+            f"People's mean of all items would be {figure_text(means.people_alone)}, from their ratings alone: "
+            f"{TOO_FEW}. It holds if the rated items are a random sample of all items."
+        )
+        return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
     yield (
         f"People's mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
@@ -281,10 +288,26 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
     if first.ranks is None:
         return
     yield f"By {group.by}: {first.name} has the highest mean, and is first with probability {first.ranks[0]:.2f}."
-    clear = [d for d in group.differences if d.p is not None and d.p < 0.05]
-    yield (
-        f"{len(clear)} of {len(group.differences)} differences by {group.by} are clear of chance "
-        "(p below 0.05, corrected by Holm)."
+    asked = [d for d in group.differences if d.p is None and d.difference.is_known]
+    for difference in asked:
+        yield _asked(difference)
+    others = [d for d in group.differences if d.p is not None]
+    if others:
+        clear = sum(d.p is not None and d.p < CLEAR for d in others)
+        yield (
+            f"{clear} of {len(others)} {'other ' if asked else ''}differences by {group.by} are clear of chance "
+            "(p below 0.05, corrected by Holm)."
+        )
+
+
+def _asked(pair: GroupDifference) -> str:
+    """Tell the difference that a question asked for; it has no p, and its interval holds however often one looked."""
+    low, high = pair.difference.low, pair.difference.high
+    assert low is not None and high is not None
+    clear = "clear of chance" if low > 0 or high < 0 else "not clear of chance"
+    return (
+        f"What the job's question asked, {pair.first} less {pair.second}, is {figure_text(pair.difference)}: {clear}, "
+        "however often one looked."
     )
 
 

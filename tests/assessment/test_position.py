@@ -114,7 +114,8 @@ def test_who_always_takes_the_first_is_accused_although_nothing_varies(tmp_path:
     assert not found.effect.is_known and found.p is not None and found.p < 1e-9
     assert found.first is not None and found.first.value == 1 and found.first.low > 0.98  # type: ignore[operator]
     assert any("shown first: the first one wins in 100 %" in line for line in of.summary)
-    assert of.preferences is not None and not of.preferences.ties.is_known, "all of them turned: ties"
+    assert of.preferences is not None and of.preferences.ties.value == 1, "all of them turned: ties"
+    assert of.preferences.ties.low == pytest.approx(0.025 ** (1 / PAIRS))
 
 
 def test_judges_who_only_err_are_seldom_accused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dicast.app.analysis.assess import skipped_sentences
-from dicast.app.analysis.powered import ALL_RATED
+from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
 from dicast.app.analysis.sentences import (
     calibration_sentences,
     difference_text,
@@ -87,6 +87,14 @@ def test_a_mean_that_is_not_known_and_one_that_needs_no_judges() -> None:
     )
     whole = told(means(fig(3, 2, 4), fig(3.1, 2.1, 4.1), None, ALL_RATED))
     assert whole[0] == "People rated every judged item: their mean is 3.10 (2.10 to 4.10)."
+
+
+def test_a_mean_of_few_ratings_is_told_without_the_judges() -> None:
+    few = told(means(fig(3, 2, 4), fig(3, 2, 4), None, TOO_FEW))
+    assert few[0].startswith(
+        "People's mean of all items would be 3.00 (2.00 to 4.00), from their ratings alone: ratings"
+    )
+    assert not any("saved" in line or "worth" in line for line in few)
 
 
 # ---------------------------------------------------------------------------------------------------------- agreement
@@ -172,9 +180,28 @@ def test_groups_are_told_with_the_first_and_what_is_clear_of_chance() -> None:
     ])  # fmt: skip
     assert lines[-3:] == [
         "By model: x has the highest mean, and is first with probability 0.90.",
-        "2 of 4 differences by model are clear of chance (p below 0.05, corrected by Holm).",
+        "2 of 3 differences by model are clear of chance (p below 0.05, corrected by Holm).",
         "Groups by day cannot be compared, because there is one day.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "clear"), [(0.87, 2.08, True), (-2.08, -0.87, True), (-0.2, 0.9, False), (0.0, 0.9, False)]
+)
+def test_a_difference_that_a_job_asked_for_has_no_p_and_is_told_by_its_interval(
+    low: float, high: float, clear: bool
+) -> None:
+    means = [GroupMean(name=name, items=9, mean=WHY, ranks=[0.5, 0.5]) for name in "xy"]
+    asked = GroupDifference(first="x", second="y", difference=fig((low + high) / 2, low, high), p=None)
+    other = GroupDifference(first="x", second="z", difference=fig(1, 0.5, 1.5), p=0.2)
+    lines = told(voice("a"), groups=[GroupStatistics(by="model", means=means, differences=[asked])])
+    word = "clear" if clear else "not clear"
+    assert lines[-1] == (
+        f"What the job's question asked, x less y, is {(low + high) / 2:.2f} ({low:.2f} to {high:.2f}): {word} of "
+        "chance, however often one looked."
+    )
+    lines = told(voice("a"), groups=[GroupStatistics(by="model", means=means, differences=[asked, other])])
+    assert lines[-1].startswith("0 of 1 other differences by model are clear of chance")
 
 
 # ----------------------------------------------------------------------------------------- calibration, panels, labels
