@@ -216,20 +216,110 @@ print(_codes(_read([{"name": "b"}], pa.schema([("name", pa.string())]))["name"],
 
 
 TYPED = """\
-from dicast import EvaluationJob, load_opinions
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, assert_type, overload
+
+from dicast import Agent, Dimension, EvaluationJob, Item, ItemSource, RatingSource, load_opinions
+from dicast.app.domain.panel import PanelRule
 
 job = EvaluationJob.model_validate({})
-number: int = job.id
+number: int = job.id  # wrong
 opinions = load_opinions("job")
+
+
+class Pandas:
+    columns: list[str]
+
+    @property
+    def iloc(self) -> object: ...
+
+    def __iter__(self) -> Iterator[object]: ...
+
+
+class Polars:
+    @property
+    def columns(self) -> list[str]: ...
+
+    @columns.setter
+    def columns(self, names: Sequence[str]) -> None: ...
+
+    @overload
+    def iter_rows(self, *, named: Literal[False] = ..., buffer_size: int = ...) -> Iterator[tuple[Any, ...]]: ...
+
+    @overload
+    def iter_rows(self, *, named: Literal[True], buffer_size: int = ...) -> Iterator[dict[str, Any]]: ...
+
+    def iter_rows(self, *, named: bool = False, buffer_size: int = 512) -> Iterator[Any]: ...
+
+
+class Arrow:
+    @property
+    def column_names(self) -> list[str]: ...
+
+    def to_batches(self, max_chunksize: int | None = None) -> list[object]: ...
+
+
+class Nothing:
+    def iter_rows(self) -> list[int]: ...
+
+
+def records() -> Iterator[dict[str, str]]:
+    yield {"text": "a"}
+
+
+agents, dimensions = [Agent(name="a")], [Dimension(id="d", instructions="How clear is it?")]
+frame, table, lazy = Pandas(), Arrow(), Nothing()
+several: list[dict[str, str]] = [{"text": "a"}]
+source: Mapping[str, object] = {"path": "a.csv"}
+EvaluationJob(items=frame, agents=agents, dimensions=dimensions)
+EvaluationJob(items=Polars(), agents=agents, dimensions=dimensions)
+EvaluationJob(items=table, agents=agents, dimensions=dimensions)
+EvaluationJob(items=records(), agents=agents, dimensions=dimensions)
+EvaluationJob(items=several, agents=agents, dimensions=dimensions)
+EvaluationJob(items=["a", {"text": "b"}, Item(id="c", text="c")], agents=agents, dimensions=dimensions)
+EvaluationJob(items=(Item(id="c", text="c"),), agents=agents, dimensions=dimensions)
+EvaluationJob(items="a.jsonl", agents=agents, dimensions=dimensions, ratings="b.csv", panel="median")
+EvaluationJob(items={"path": "a.jsonl"}, agents=agents, dimensions=dimensions, ratings={"path": "b.csv"})
+EvaluationJob(items=source, agents=agents, dimensions=dimensions, panel={"combine": "worst"}, finish_by=60)
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, unit_deadline="5m", finish_by=timedelta(hours=1))
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, max_pool_down=60, finish_by=datetime.now(UTC))
+made = EvaluationJob(
+    items=ItemSource(path="a.csv"), agents=agents, dimensions=dimensions, ratings=RatingSource(path="b.csv"),
+    panel=PanelRule(combine="mean"), replicates=2,
+)
+assert_type(made.items, list[Item] | ItemSource)
+assert_type(made.ratings, RatingSource | None)
+assert_type(made.panel, PanelRule | None)
+assert_type(made.unit_deadline, float | None)
+assert_type(made.finish_by, float | str | None)
+EvaluationJob(items=3, agents=agents, dimensions=dimensions)  # wrong
+EvaluationJob(items=[3], agents=agents, dimensions=dimensions)  # wrong
+EvaluationJob(items=b"a.jsonl", agents=agents, dimensions=dimensions)  # wrong
+EvaluationJob(items=lazy, agents=agents, dimensions=dimensions)  # wrong
+EvaluationJob(items=None, agents=agents, dimensions=dimensions)  # wrong
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, ratings=3)  # wrong
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, panel="medium")  # wrong
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, unit_deadline=datetime.now(UTC))  # wrong
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, replicates="2")  # wrong
+EvaluationJob(items=["a"], agents=agents, dimensions=dimensions, itms=["a"])  # wrong
+EvaluationJob(agents=agents, dimensions=dimensions)  # wrong
 """
+WRONG = [number for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# wrong")]
 
 
-def checked_types(folder: Path, interpreter: str) -> str:
-    """What mypy says of a program that is wrong in one line, with the packages of an interpreter."""
+def checked_types(folder: Path, interpreter: str, plugins: str = "") -> str:
+    """What mypy says of the program, with the packages of an interpreter."""
     (folder / "program.py").write_text(TYPED)
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", interpreter, "program.py"]
+    (folder / "mypy.ini").write_text(f"[mypy]\nstrict = true\nplugins = {plugins}\ndisable_error_code = empty-body\n")
+    command = [sys.executable, "-m", "mypy", "--python-executable", interpreter, "program.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=380)
     return done.stdout
+
+
+def lines_of_errors(said: str) -> list[int]:
+    assert said.count(" error: ") == said.count("program.py"), said
+    return [int(line) for line in re.findall(r"^program\.py:(\d+): error: ", said, re.MULTILINE)]
 
 
 @pytest.mark.slow
@@ -245,8 +335,15 @@ def test_type_checkers_find_it_in_both_installs(install: str, installed: Path, t
         (site / "dependencies.pth").write_text(str(Path(pydantic.__file__).parents[1]))
         interpreter = str(venv / "bin" / "python")
     said = checked_types(tmp_path, interpreter)
-    assert said.count(" error: ") == 1, said
-    assert 'program.py:4: error: Incompatible types in assignment (expression has type "str | None"' in said
+    assert 'error: Incompatible types in assignment (expression has type "str | None"' in said
+    assert lines_of_errors(said) == WRONG, said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_type_checkers_find_the_same_with_the_plugin_of_pydantic(tmp_path: Path) -> None:
+    said = checked_types(tmp_path, sys.executable, "pydantic.mypy")
+    assert lines_of_errors(said) == WRONG, said
 
 
 @pytest.mark.slow
@@ -255,7 +352,7 @@ def test_pyright_finds_the_editable_install(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(TYPED)
     command = ["pyright", "--pythonpath", sys.executable, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110)
-    assert "reportMissingImports" not in done.stdout and "program.py:4" in done.stdout
+    assert "reportMissingImports" not in done.stdout and f"program.py:{WRONG[0]}" in done.stdout
 
 
 def test_there_is_one_version() -> None:

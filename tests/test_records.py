@@ -7,6 +7,7 @@ import decimal
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from pydantic import ValidationError
 
 from dicast.app.application import create_app
 from dicast.app.datasets.pages import read_page
-from dicast.app.domain.item import Item, ItemSource
+from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.records import inline_items
 from dicast.app.domain.refusals import InvalidJob, validated
 from dicast.app.submission.job_file import load_job
@@ -55,6 +57,25 @@ def test_polars_frames_are_items() -> None:
     assert items(pl.DataFrame(RECORDS)) == ITEMS
     with pytest.raises(InvalidJob, match="a lazy frame has no rows yet"):
         items(pl.DataFrame(RECORDS).lazy())
+
+
+def test_every_mapping_is_as_good_as_a_dictionary() -> None:
+    assert items([MappingProxyType(record) for record in RECORDS]) == ITEMS
+    assert items([MappingProxyType({"id": "1", "text": "One."})]) == [Item(id="1", text="One.")]
+    source, ratings, panel = (MappingProxyType(given) for given in ({"path": "a"}, {"path": "b"}, {"combine": "worst"}))
+    job = EvaluationJob(**REST, items=source, ratings=ratings, panel=panel)
+    assert (job.items, job.ratings, job.panel) == (
+        ItemSource(path="a"), RatingSource(path="b"), PanelRule(combine="worst"),
+    )  # fmt: skip
+
+
+def test_what_a_field_accepts_is_no_part_of_a_jobs_schema() -> None:
+    fields = EvaluationJob.model_json_schema()["properties"]
+    kinds = [{"items": {"$ref": "#/$defs/Item"}, "type": "array"}, {"$ref": "#/$defs/ItemSource"}]
+    assert fields["items"] == {"anyOf": kinds, "title": "Items"}
+    assert fields["panel"]["anyOf"] == [{"$ref": "#/$defs/PanelRule"}, {"type": "null"}]
+    assert fields["panel"]["default"] is None
+    assert fields["unit_deadline"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
 
 
 def test_a_generator_is_read_once() -> None:

@@ -6,6 +6,8 @@ duplicate ids, empty lists and over-long ids are rejected with the field and the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -16,13 +18,23 @@ from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, JudgedKind, RatingSource
-from dicast.app.domain.panel import MAJORITY, PanelRule, check_chief, check_escalation
+from dicast.app.domain.panel import MAJORITY, Combination, PanelRule, check_chief, check_escalation
 from dicast.app.domain.probes import Probes, author_column, names, variant_probes
 from dicast.app.domain.quality_gate import JobGate
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, pairing_problem
-from dicast.app.domain.records import inline_items
-from dicast.app.domain.text import Id, JobId, LabelText, Metadata, MetadataName, PoolName, Strict
+from dicast.app.domain.records import Items, inline_items
+from dicast.app.domain.text import (
+    ABSENT,
+    Accepts,
+    Id,
+    JobId,
+    LabelText,
+    Metadata,
+    MetadataName,
+    PoolName,
+    Strict,
+)
 from dicast.errors import alternatives
 
 Orders = Literal["both", "given"]
@@ -79,12 +91,14 @@ class EvaluationJob(Strict):
 
     id: JobId | None = None
     project: Id = "default"
-    items: list[Item] | ItemSource
+    items: Accepts[list[Item] | ItemSource, Items]
     agents: list[Agent] = Field(min_length=1, max_length=MAX_AGENTS)
     dimensions: list[Dimension] = Field(min_length=1, max_length=MAX_DIMENSIONS)
-    ratings: RatingSource | None = Field(default=None, description="scores by people; no judge is shown them")
-    panel: PanelRule | None = Field(
-        default=None, description="how the judges' scores of an item become one, where a dimension does not say it"
+    ratings: Accepts[RatingSource | None, RatingSource | Mapping[str, Any] | str | None] = Field(
+        default=ABSENT, description="scores by people; no judge is shown them"
+    )
+    panel: Accepts[PanelRule | None, PanelRule | Mapping[str, Any] | Combination | None] = Field(
+        default=ABSENT, description="how the judges' scores of an item become one, where a dimension does not say it"
     )
     calibration: Calibration | None = Field(
         default=None, description="maps from the judges' scores to people's, learned from an earlier job"
@@ -114,14 +128,14 @@ class EvaluationJob(Strict):
     on_exhausted: Literal["fail", "wait"] = Field(
         default="fail", description="what units do when the account has no money left"
     )
-    finish_by: FinishBy | None = Field(
-        default=None, description="no call after so long from the start, or after this instant"
+    finish_by: Accepts[FinishBy | None, float | str | timedelta | datetime | None] = Field(
+        default=ABSENT, description="no call after so long from the start, or after this instant"
     )
-    unit_deadline: Duration | None = Field(
-        default=None, description="a unit ends so long after it was published; 0: never; None: DICAST_UNIT_DEADLINE"
+    unit_deadline: Accepts[Duration | None, float | str | timedelta | None] = Field(
+        default=ABSENT, description="a unit ends so long after it was published; 0: never; None: DICAST_UNIT_DEADLINE"
     )
-    max_pool_down: Duration | None = Field(
-        default=None, description="give a pool up that is down for so long; 0: never; None: DICAST_MAX_POOL_DOWN"
+    max_pool_down: Accepts[Duration | None, float | str | timedelta | None] = Field(
+        default=ABSENT, description="give a pool up that is down for so long; 0: never; None: DICAST_MAX_POOL_DOWN"
     )
     labels: dict[LabelText, LabelText] = Field(
         default_factory=dict,
@@ -177,10 +191,12 @@ class EvaluationJob(Strict):
     @model_validator(mode="before")
     @classmethod
     def _bare_path(cls, data: Any) -> Any:
-        """Expand `items: answers.jsonl` to `items: {path: answers.jsonl}`, and `ratings` likewise."""
+        """Expand `items: answers.jsonl` to `items: {path: answers.jsonl}`, and `ratings` likewise; turn other mappings
+        into dictionaries, which alone pydantic reads."""
         if isinstance(data, dict):
-            short = {name: {"path": data[name]} for name in ("items", "ratings") if isinstance(data.get(name), str)}
-            data = {**data, **short} if short else data
+            expanded = {name: {"path": data[name]} for name in ("items", "ratings") if isinstance(data.get(name), str)}
+            given = {name: data[name] for name in ("items", "ratings", "panel") if isinstance(data.get(name), Mapping)}
+            data = {**data, **expanded, **{name: dict(value) for name, value in given.items()}}
         return data
 
     @property

@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
-from dicast.app.domain.item import FORMS, Item
+from dicast.app.domain.item import FORMS, Item, ItemSource
 from dicast.app.domain.text import printable
 
 MAX_RECORDS = 1_000_000
@@ -28,6 +28,40 @@ MAX_RECORDS = 1_000_000
 _FIELDS = frozenset(Item.model_fields)
 _PLAIN = (str, int, list, tuple, dict, BaseModel, type(None))
 _JUDGED = frozenset().union(*FORMS.values())
+
+
+class PandasFrame(Protocol):
+    """What `inline_items` knows a pandas frame by."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    @property
+    def iloc(self) -> Any: ...
+
+
+class PolarsFrame(Protocol):
+    """What `inline_items` knows a polars frame by."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def iter_rows(self, *, named: Literal[True]) -> Iterable[Mapping[str, Any]]: ...
+
+
+class ArrowTable(Protocol):
+    """What `inline_items` knows an Arrow table by."""
+
+    @property
+    def column_names(self) -> Any: ...
+
+    def to_batches(self, max_chunksize: int | None = None) -> Iterable[Any]: ...
+
+
+Records: TypeAlias = Iterable[Item | Mapping[str, Any] | str] | PandasFrame | PolarsFrame | ArrowTable
+"""What a job's items may be given as, if they come with it."""
+Items: TypeAlias = Records | ItemSource | Mapping[str, Any] | str
+"""What a job's items may be given as: records, or a file by its name or as an `ItemSource` describes it."""
 
 
 class RecordError(ValueError):
@@ -63,7 +97,11 @@ def inline_items(value: Any) -> Any:
 
 def _is_plain(record: Mapping[Any, Any]) -> bool:
     """Whether the record is an item's document already."""
-    return "id" in record and all(name in _FIELDS and isinstance(value, _PLAIN) for name, value in record.items())
+    return (
+        isinstance(record, dict)
+        and "id" in record
+        and all(name in _FIELDS and isinstance(value, _PLAIN) for name, value in record.items())
+    )
 
 
 def _document(record: Any, number: int, first: Any, *, slips: bool) -> Any:

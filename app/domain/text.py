@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, StringConstraints
@@ -158,3 +158,29 @@ PoolName = Annotated[str, StringConstraints(max_length=100), AfterValidator(_poo
 
 class Strict(BaseModel):
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, strict=True)
+
+
+ABSENT: Any = None
+"""None as the default of a field that is annotated with `Accepts`, which a type checker does not take None for."""
+
+if TYPE_CHECKING:
+    Held_co = TypeVar("Held_co", covariant=True)
+    Given_contra = TypeVar("Given_contra", contravariant=True)
+
+    class Accepts(Generic[Held_co, Given_contra]):
+        """The annotation of a field that holds the first type and accepts the second, which validators convert.
+
+        Type checkers take the value of `__set__` for the parameter of the model's `__init__`, with and without
+        pydantic's plugin for mypy, which needs this class in another module than the model. Pydantic sees what is held
+        alone.
+        """
+
+        def __get__(self, instance: object, owner: type[object] | None = None) -> Held_co: ...
+
+        def __set__(self, instance: object, value: Given_contra) -> None: ...
+
+else:
+
+    class Accepts:
+        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
+            return types[0]
