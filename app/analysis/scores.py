@@ -22,7 +22,7 @@ from dicast.app.analysis.combining import (
     learned_weights,
     weighted_mean,
 )
-from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.estimates import Bools, Floats, Ints, Result, Unknown
 from dicast.app.analysis.powered import Powered
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
@@ -279,11 +279,6 @@ def peoples_mean(powered: Powered) -> PeoplesMean:
         saved=None if isinstance(saved, Unknown) else saved,
         saved_reason=saved.reason if isinstance(saved, Unknown) else None,
     )
-
-
-def value_of(result: Result) -> float | None:
-    """Return the value, None if it is unknown."""
-    return result.value if isinstance(result, Estimate) else None
 
 
 FEWEST_RATED = 20

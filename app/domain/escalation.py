@@ -2,7 +2,7 @@
 
 An outcome is settled if it is the same whatever scores the remaining judges give, and however many of them answer at
 all. It is then the full panel's outcome, even if a skipped judge would have failed. Only a difference and an
-uncertainty (`Escalation`) trade accuracy for calls. app/analysis/escalation.py makes the same decisions for whole
+uncertainty (`Escalation`) trade accuracy for calls. lab/statistics/panel_replay.py makes the same decisions for whole
 arrays; this module makes them for one item at a time.
 """
 

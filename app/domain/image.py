@@ -11,7 +11,6 @@ import binascii
 import math
 import re
 import struct
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -212,15 +211,3 @@ def display_name(image: Image, default: str) -> str:
     if image.kept is not None and image.kept.name:
         return image.kept.name
     return excerpt(image.image, 200) if image.form in ("address", "file") else default
-
-
-def describe_images(images: Sequence[Image]) -> list[str]:
-    """Return a line for each image: its name, type and size, as far as they are known."""
-    lines = []
-    for number, image in enumerate(images, 1):
-        stored = image.kept
-        facts = [] if stored is None else [stored.type, f"{stored.bytes:,} bytes"]
-        if stored is not None and stored.width is not None:
-            facts.insert(1, f"{stored.width} x {stored.height}")
-        lines.append(": ".join(part for part in (display_name(image, f"image {number}"), ", ".join(facts)) if part))
-    return lines

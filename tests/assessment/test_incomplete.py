@@ -14,7 +14,6 @@ from rich.console import Console
 
 import dicast
 from dicast.app.analysis.assess import assess, audited
-from dicast.app.analysis.escalation import replay_uncertain
 from dicast.app.analysis.scores import DimensionScores, JobScores, People
 from dicast.app.analysis.sentences import summary
 from dicast.app.domain.dimension import Scale
@@ -32,6 +31,7 @@ from dicast.app.reports.statistics import calibrate, compare_jobs, compute, pane
 from dicast.app.reports.stored_items import write_ratings
 from dicast.app.reports.terminal import print_report
 from dicast.app.reports.terminal_statistics import print_comparison, print_fronts, print_statistics
+from lab.statistics.panel_replay import replay_uncertain
 from tests.assessment.test_every_statistic import figures, held
 from tests.reports.building import NOW, header, opinion
 

@@ -8,16 +8,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.analysis.escalation import (
-    agrees,
-    certain,
-    majority_settled,
-    mean_settled,
-    median_settled,
-    standard_errors,
-    votes_settled,
-    worst_settled,
-)
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import (
     earliest_settlement,
@@ -31,6 +21,16 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.plan import Unit, lanes
 from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, Layout, Scoreboard, mark_of
+from lab.statistics.panel_replay import (
+    agrees,
+    certain,
+    majority_settled,
+    mean_settled,
+    median_settled,
+    standard_errors,
+    votes_settled,
+    worst_settled,
+)
 
 SCALE = Scale(min=1, max=4)
 JUDGES = ["a", "b", "c", "d"]

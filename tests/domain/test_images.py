@@ -15,7 +15,6 @@ from dicast.app.domain.image import (
     UNKNOWN_TOKENS,
     Image,
     StoredImage,
-    describe_images,
     image_tokens,
     inspect_image,
 )
@@ -187,9 +186,3 @@ def test_tokens_are_those_of_the_larger_rule(image: Image, tokens: int) -> None:
 def test_no_size_costs_more_than_an_unknown_one() -> None:
     sizes = (1, 300, 512, 768, 1092, 1568, 2048, 3000, 8000)
     assert max(image_tokens(of_size(w, h)) for w in sizes for h in sizes) <= UNKNOWN_TOKENS
-
-
-def test_images_are_told_by_name_and_size() -> None:
-    kept = StoredImage(type="image/png", bytes=1234, width=2, height=3, name="bus.png")
-    images = [Image(image=f"sha256:{'0' * 64}", kept=kept), Image(image="https://h/1"), Image(image=as_data(PNG))]
-    assert describe_images(images) == ["bus.png: image/png, 2 x 3, 1,234 bytes", "https://h/1", "image 3"]

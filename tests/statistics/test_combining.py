@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dicast.app.analysis import escalation
 from dicast.app.analysis.combining import COMBINATIONS, combine_trimmed, dawid_skene, learned_weights, weighted_mean
-from dicast.app.analysis.escalation import replay
 from dicast.app.analysis.estimates import Unknown
 from dicast.app.analysis.means import Deviation
+from lab.statistics import panel_replay
+from lab.statistics.panel_replay import replay
 
 _ = np.nan
 
@@ -100,20 +100,20 @@ def test_labels_that_are_missing_or_wrong():
 LEVELS, JUDGES = (1, 2, 3), 4
 FULL = np.array(list(itertools.product(LEVELS, repeat=JUDGES)), dtype=float)
 RULES = {
-    "majority": (escalation.majority_settled, COMBINATIONS["majority"]),
+    "majority": (panel_replay.majority_settled, COMBINATIONS["majority"]),
     "votes": (
-        lambda s, left: escalation.votes_settled(s, left, passing=2, needed=3),
+        lambda s, left: panel_replay.votes_settled(s, left, passing=2, needed=3),
         lambda full: (full >= 2).sum(axis=1) >= 3,
     ),
     "mean": (
-        lambda s, left: escalation.mean_settled(s, left, threshold=2.25, low=1, high=3),
+        lambda s, left: panel_replay.mean_settled(s, left, threshold=2.25, low=1, high=3),
         lambda full: full.mean(axis=1) >= 2.25,
     ),
     "median": (
-        lambda s, left: escalation.median_settled(s, left, threshold=2.5, low=1, high=3),
+        lambda s, left: panel_replay.median_settled(s, left, threshold=2.5, low=1, high=3),
         lambda full: np.median(full, axis=1) >= 2.5,
     ),
-    "worst": (lambda s, left: escalation.worst_settled(s, left, low=1), COMBINATIONS["worst"]),
+    "worst": (lambda s, left: panel_replay.worst_settled(s, left, low=1), COMBINATIONS["worst"]),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_panel_of_three_that_votes_saves_a_fifth_of_its_calls_and_loses_nothin
     agree = rng.random((3000, 2)) < 0.6
     others = np.where(agree, first[:, None], rng.integers(1, 6, (3000, 2)))
     scores = np.column_stack([first, others])
-    seen = replay(scores, escalation.majority_settled)
+    seen = replay(scores, panel_replay.majority_settled)
     decided = seen.calls < 3
     np.testing.assert_array_equal(
         COMBINATIONS["majority"](seen.shorter)[decided], COMBINATIONS["majority"](scores)[decided]
@@ -151,11 +151,11 @@ def test_a_panel_of_three_that_votes_saves_a_fifth_of_its_calls_and_loses_nothin
 
 def test_means_stop_where_the_first_agree():
     scores = np.array([[3.0, 3, 5], [1, 4, 4], [_, 2, 2]])
-    seen = replay(scores, lambda s, left: escalation.agrees(s, left, within=1))
+    seen = replay(scores, lambda s, left: panel_replay.agrees(s, left, within=1))
     assert seen.calls.tolist() == [2, 3, 3]
-    assert escalation.agrees([3], 0, within=0)
-    assert not escalation.majority_settled([], 1)
-    assert replay(np.empty((0, 3)), escalation.majority_settled).share == 0
+    assert panel_replay.agrees([3], 0, within=0)
+    assert not panel_replay.majority_settled([], 1)
+    assert replay(np.empty((0, 3)), panel_replay.majority_settled).share == 0
 
 
 def test_what_a_rule_for_means_saves_and_costs_is_told():
@@ -165,8 +165,8 @@ def test_what_a_rule_for_means_saves_and_costs_is_told():
     scores = truth[:, None] + rng.normal(size=(20_000, 3))
     told = {}
     for within in (0.0, 1.0, 2.0, np.inf):
-        told[within] = escalation.trade(
-            scores, truth, replay(scores, lambda s, left, within=within: escalation.agrees(s, left, within=within))
+        told[within] = panel_replay.trade(
+            scores, truth, replay(scores, lambda s, left, within=within: panel_replay.agrees(s, left, within=within))
         )
     assert (told[0.0].later_calls, told[0.0].gain) == (1.0, 1.0)
     assert told[np.inf].later_calls == told[np.inf].gain == 0.0
@@ -181,19 +181,19 @@ def test_judges_who_are_no_help_have_no_gain():
     rng = np.random.default_rng(5)
     truth = rng.normal(size=200)
     scores = np.column_stack([truth, truth, truth + rng.normal(0, 5, 200)])
-    seen = escalation.trade(scores, truth, replay(scores, lambda s, left: escalation.agrees(s, left, within=9)))
+    seen = panel_replay.trade(scores, truth, replay(scores, lambda s, left: panel_replay.agrees(s, left, within=9)))
     assert "nothing that can be told from 0" in str(seen.gain)
 
 
 def test_judges_who_are_certain_need_no_other():
-    assert escalation.certain([0.3, 0.4], 1, within=0.25)
-    assert not escalation.certain([0.3, 0.4], 1, within=0.24)
-    assert not escalation.certain([], 1, within=9)
-    assert escalation.certain([9.0], 0, within=0.1)
-    assert not escalation.certain([np.inf, 0.1], 1, within=9)
-    assert escalation.certain([0.1, 9.0], 1, within=0.1, weights=[1, 0])
-    assert not escalation.certain([np.inf, 0.1], 1, within=9, weights=[0, 1])
-    assert not escalation.certain([0.1], 1, within=9, weights=[0])
+    assert panel_replay.certain([0.3, 0.4], 1, within=0.25)
+    assert not panel_replay.certain([0.3, 0.4], 1, within=0.24)
+    assert not panel_replay.certain([], 1, within=9)
+    assert panel_replay.certain([9.0], 0, within=0.1)
+    assert not panel_replay.certain([np.inf, 0.1], 1, within=9)
+    assert panel_replay.certain([0.1, 9.0], 1, within=0.1, weights=[1, 0])
+    assert not panel_replay.certain([np.inf, 0.1], 1, within=9, weights=[0, 1])
+    assert not panel_replay.certain([0.1], 1, within=9, weights=[0])
 
 
 def restless(hard, shared=0.0):
@@ -211,8 +211,8 @@ def restless(hard, shared=0.0):
 )
 def test_uncertain_judges_tell_where_another_helps_as_far_as_texts_are_unlike(hard, shared, calls, gain):
     answers, truth = restless(hard, shared)
-    seen = escalation.replay_uncertain(answers, within=0.3)
-    told = escalation.trade(answers.mean(axis=2), truth, seen, first=1)
+    seen = panel_replay.replay_uncertain(answers, within=0.3)
+    told = panel_replay.trade(answers.mean(axis=2), truth, seen, first=1)
     assert told.later_calls == pytest.approx(calls, abs=0.02)
     assert told.gain == pytest.approx(gain, abs=0.05)
 
@@ -221,8 +221,8 @@ def test_an_answer_that_is_missing_leaves_its_judge_uncertain():
     answers = np.array(
         [[[3, 3], [4, 4], [5, 5]], [[3, _], [4, 4], [5, 5]], [[3, _], [_, _], [5, 5]], [[1, 3], [2, 2], [1, 1]]]
     )
-    assert escalation.standard_errors(answers)[:, 0].tolist() == [0, np.inf, np.inf, 1]
-    seen = escalation.replay_uncertain(answers, within=0.5)
+    assert panel_replay.standard_errors(answers)[:, 0].tolist() == [0, np.inf, np.inf, 1]
+    seen = panel_replay.replay_uncertain(answers, within=0.5)
     assert seen.calls.tolist() == [1, 3, 3, 2]
     np.testing.assert_array_equal(seen.shorter[:2], [[3, _, _], [3, 4, 5]])
 

@@ -8,12 +8,12 @@ from scipy import stats
 
 from dicast.app.analysis.agreement import fleiss
 from dicast.app.analysis.combining import combine_majority, combine_trimmed
-from dicast.app.analysis.escalation import mean_settled
 from dicast.app.analysis.estimates import Estimate, Unknown
 from dicast.app.analysis.groups import compare_groups
 from dicast.app.analysis.means import mean
 from dicast.app.analysis.powered import powered_mean
 from dicast.app.analysis.ratings import RatingTable
+from lab.statistics.panel_replay import mean_settled
 
 
 @pytest.mark.parametrize("scores, middle", [([1, 2, 3, 4, 5], 3), ([5, 4, 3, 2], 3), ([7, 1], 1), ([2, 2, 9, 9, 5], 2)])
