@@ -321,6 +321,39 @@ def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = F
     show(context.obj, pool, json=json, watch=watch)
 
 
+# Named here to keep the signature of `governor_set` readable.
+Settle = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long after a cut nothing changes (profile classic).")
+]
+FirstBreak = Annotated[
+    float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
+]
+CpuHigh = Annotated[
+    float | None,
+    typer.Option(metavar="PERCENT", help="CPU, in percent of one core, that halves the limit (rules)."),
+]
+CpuReading = Annotated[
+    str | None, typer.Option(metavar="READING", help="CPU by `sample`, or by `load` of five minutes (rules).")
+]
+ErrorHigh = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Failed calls above which the limit falls (profile rules).")
+]
+ErrorLow = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Failed calls below which it may grow (profile rules).")
+]
+ErrorWindow = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Over which the error rate is measured (profile rules).")
+]
+Sustain = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long errors must be few for one more (rules).")
+]
+SloTarget = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="Share of calls that should succeed; 0: no cap.")
+]
+SloWindow = Annotated[float | None, typer.Option(metavar="SECONDS", help="Over which that share is measured.")]
+SloBurnRate = Annotated[float | None, typer.Option(metavar="N", help="Cap when errors come N times too fast.")]
+
+
 @governor.command("set", no_args_is_help=True)
 def governor_set(
     context: typer.Context,
@@ -337,40 +370,17 @@ def governor_set(
     floor: Annotated[int | None, typer.Option(metavar="N", help="The least the limit may become.")] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute, never exceeded.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute, never exceeded.")] = None,
-    settle: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long after a cut nothing changes (profile classic).")
-    ] = None,
-    break_: Annotated[
-        float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
-    ] = None,
-    cpu_high: Annotated[
-        float | None,
-        typer.Option(metavar="PERCENT", help="CPU, in percent of one core, that halves the limit (rules)."),
-    ] = None,
-    cpu_by: Annotated[
-        str | None, typer.Option(metavar="READING", help="CPU by `sample`, or by `load` of five minutes (rules).")
-    ] = None,
-    error_high: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Failed calls above which the limit falls (profile rules).")
-    ] = None,
-    error_low: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Failed calls below which it may grow (profile rules).")
-    ] = None,
-    window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Over which the error rate is measured (profile rules).")
-    ] = None,
-    sustain: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long errors must be few for one more (rules).")
-    ] = None,
-    slo_target: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of calls that should succeed; 0: no cap.")
-    ] = None,
-    slo_window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Over which that share is measured.")
-    ] = None,
-    slo_burn_rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Cap when errors come N times too fast.")
-    ] = None,
+    settle: Settle = None,
+    break_: FirstBreak = None,
+    cpu_high: CpuHigh = None,
+    cpu_by: CpuReading = None,
+    error_high: ErrorHigh = None,
+    error_low: ErrorLow = None,
+    window: ErrorWindow = None,
+    sustain: Sustain = None,
+    slo_target: SloTarget = None,
+    slo_window: SloWindow = None,
+    slo_burn_rate: SloBurnRate = None,
     pacing: Annotated[float | None, typer.Option(metavar="SECONDS", help="Between two grants, +-50 %.")] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="default, classic, rules or fixed.")] = None,
     fair: Annotated[str | None, typer.Option(metavar="MODE", help="work_conserving, strict or off.")] = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,29 +164,9 @@ def prepare(
         expected.add(item)
 
     visit = inspector.inspecting(count)
-    if isinstance(job.items, ItemSource):
-        most = max(1, settings.max_units // (len(job.agents) * len(job.dimensions) * job.rounds) + 1)
-        survey = datasets.survey(
-            job.items,
-            most=most,
-            max_text_bytes=settings.max_text_bytes,
-            keep=_required_fields(job),
-            misfit=job.misfit,
-            visit=visit,
-        )
-        text_bytes, extra["fingerprint"], item_ids = survey.text_bytes, survey.fingerprint, survey.item_ids
-        if survey.items == 0:
-            raise datasets.DatasetError(job.items.path, "holds no items")
-    else:
-        for item in job.items:
-            visit(item)
-        for name, field in _required_fields(job).items():
-            if not any(name in item.metadata for item in job.items):
-                near = nearest(name, {key for item in job.items for key in item.metadata})
-                hint = f"; did you mean {excerpt(repr(near), 80)}?" if near is not None else ""
-                raise JobRefused(f"{field}: no item has {excerpt(repr(name), 80)} in its metadata{hint}")
-        text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
-        item_ids = datasets.KnownItems(item.id for item in job.items)
+    text_bytes, item_ids, fingerprint = _survey_items(job, visit, settings)
+    if fingerprint is not None:
+        extra["fingerprint"] = fingerprint
     trials.finish()
     _check_units(job, expected.total, settings.max_units)
     ratings = None
@@ -202,6 +182,38 @@ def prepare(
     return Prepared(
         job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.base_items
     )
+
+
+def _survey_items(
+    job: EvaluationJob, visit: Callable[[Item], None], settings: Settings
+) -> tuple[int, datasets.KnownItems, str | None]:
+    """Visit every item; return the bytes of their texts, their ids, and the fingerprint of their file if they have one.
+
+    Raises `JobRefused` or `datasets.DatasetError` for items that cannot be judged.
+    """
+    required = _required_fields(job)
+    if isinstance(job.items, ItemSource):
+        most = max(1, settings.max_units // (len(job.agents) * len(job.dimensions) * job.rounds) + 1)
+        survey = datasets.survey(
+            job.items,
+            most=most,
+            max_text_bytes=settings.max_text_bytes,
+            keep=required,
+            misfit=job.misfit,
+            visit=visit,
+        )
+        if survey.items == 0:
+            raise datasets.DatasetError(job.items.path, "holds no items")
+        return survey.text_bytes, survey.item_ids, survey.fingerprint
+    for item in job.items:
+        visit(item)
+    for name, field in required.items():
+        if not any(name in item.metadata for item in job.items):
+            near = nearest(name, {key for item in job.items for key in item.metadata})
+            hint = f"; did you mean {excerpt(repr(near), 80)}?" if near is not None else ""
+            raise JobRefused(f"{field}: no item has {excerpt(repr(name), 80)} in its metadata{hint}")
+    text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
+    return text_bytes, datasets.KnownItems(item.id for item in job.items), None
 
 
 def _required_fields(job: EvaluationJob) -> dict[str, str]:

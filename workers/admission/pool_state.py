@@ -320,8 +320,8 @@ class PoolState:
         if not self.cut + self.zombies or self.open < self.effective_limit:
             return None
         head = "it stands still" if self.cut + self.zombies >= self.open else "no slot is free"
-        words = kept_words(self.cut, self.cut_for_s, self.zombies, self.zombies_for_s)
-        return f"{head}: of its {self.open:,} open calls {words}"
+        phrase = kept_words(self.cut, self.cut_for_s, self.zombies, self.zombies_for_s)
+        return f"{head}: of its {self.open:,} open calls {phrase}"
 
     @property
     def recent_breaks(self) -> int:
@@ -437,13 +437,7 @@ def _state(
         ceiling=ceiling,
         floor=parameters.stale_limit,
         open=open_calls,
-        projects={
-            name: ProjectState(
-                standing["open"], standing["waiting"] and now <= standing["asked_at"] + ttl_s, standing["service"]
-            )
-            for name, standing in sorted(remembered.get("projects", {}).items())
-            if standing["open"] or now <= standing["asked_at"] + ttl_s
-        },
+        projects=_project_states(remembered, now, ttl_s),
         granted=numbers.get("granted", 0),
         refused={n.removeprefix("refused:"): v for n, v in sorted(numbers.items()) if n.startswith("refused:")},
         statuses={int(n.removeprefix("status:")): v for n, v in sorted(numbers.items()) if n.startswith("status:")},
@@ -483,18 +477,29 @@ def _state(
     )
 
 
+def _project_states(remembered: Mapping[str, Any], now: float, ttl_s: float) -> dict[str, ProjectState]:
+    """Return the projects that have open calls, or have asked within `ttl_s`."""
+    return {
+        name: ProjectState(
+            standing["open"], standing["waiting"] and now <= standing["asked_at"] + ttl_s, standing["service"]
+        )
+        for name, standing in sorted(remembered.get("projects", {}).items())
+        if standing["open"] or now <= standing["asked_at"] + ttl_s
+    }
+
+
 def kept_words(cut: int, cut_for_s: float, zombies: int, zombies_for_s: float) -> str:
     """Say of leases that are kept why, for how long, and what would free them."""
-    said = []
+    parts = []
     if cut:
-        said.append(
+        parts.append(
             f"{cut:,} were cut, and count for up to {span(cut_for_s)} more, since the provider may still be working on "
             "them (if it ends a call when its connection is closed, cut_frees = true in the pools file frees the next "
             "ones at once)"
         )
     if zombies:
-        said.append(f"{zombies:,} are of nodes that cannot be heard, and count for up to {span(zombies_for_s)} more")
-    return "; ".join(said)
+        parts.append(f"{zombies:,} are of nodes that cannot be heard, and count for up to {span(zombies_for_s)} more")
+    return "; ".join(parts)
 
 
 def span(seconds: float) -> str:
