@@ -296,8 +296,8 @@ class Dicast(Celery):  # type: ignore[misc]
         `JobRefused` if no living worker has the libraries that the job's question needs, and logs a warning if they
         are missing for the job's statistics."""
         ready = job if isinstance(job, Prepared) else self.prepared(job)
-        if field_needing_libraries(ready.job) and (said := check_libraries(ready.job, self.registry.alive())):
-            logger.warning("job %s: %s", ready.id, said, extra={"event": "no_libraries", "job": ready.id})
+        if field_needing_libraries(ready.job) and (missing := check_libraries(ready.job, self.registry.alive())):
+            logger.warning("job %s: %s", ready.id, missing, extra={"event": "no_libraries", "job": ready.id})
         if self.ledger.is_free(ready.id):
             self.backend.forget(ready.id)  # or callers would get the result of an earlier job with this id
         with traced_submission(self.tracer, ready) as traced:

@@ -264,9 +264,9 @@ class Pools:
 def _explicit_fields(spec: PoolSpec) -> dict[str, Any]:
     """Return the fields that a pool's table must have: its identity, and where it differs from what that implies."""
     names = ("provider", "dialect", "model", "base_url", "api_version")
-    said = {name: value for name in names if (value := getattr(spec, name)) is not None}
-    implied = dict(_pool(spec.name, said))
-    return said | {key: "" if value is None else value for key, value in spec if value != implied[key]}
+    fields = {name: value for name in names if (value := getattr(spec, name)) is not None}
+    implied = dict(_pool(spec.name, fields))
+    return fields | {key: "" if value is None else value for key, value in spec if value != implied[key]}
 
 
 def _toml(value: Any) -> str:
@@ -318,8 +318,8 @@ def _complaint(key: str, table: Mapping[str, Any]) -> str:
 
 def _implied(spec: PoolSpec) -> dict[str, Any]:
     """Return the fields implied by the table. Raises `PoolsError` for a contradiction."""
-    said, provider = spec.model_fields_set, spec.provider
-    dialect = spec.dialect if "dialect" in said or provider not in get_args(Dialect) else provider
+    fields, provider = spec.model_fields_set, spec.provider
+    dialect = spec.dialect if "dialect" in fields or provider not in get_args(Dialect) else provider
     if provider in get_args(Dialect) and dialect != provider:
         raise PoolsError(f"dialect must be {provider!r} with provider {provider!r}, got {dialect!r}")
     if not spec.model and provider not in _DEFAULT_MODELS:
@@ -339,17 +339,17 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         "api_key_env": own_key,
         **_dialect_options(spec, dialect),
     }
-    defaults = {key: value for key, value in implied.items() if key not in said}
+    defaults = {key: value for key, value in implied.items() if key not in fields}
     return defaults | ({"api_key_env": None} if spec.api_key_env == "" else {})
 
 
 def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
     """Return the options that depend on who really answers: the provider itself or a compatible server."""
-    provider, url, said = spec.provider, spec.base_url, spec.model_fields_set
+    provider, url, fields = spec.provider, spec.base_url, spec.model_fields_set
     genuine = provider in _HOSTS and (url is None or urlsplit(url).hostname == _HOSTS[provider])
     if dialect == "anthropic":
         for key in ("api_version", "max_tokens_field", "schema_lengths"):
-            if key in said:
+            if key in fields:
                 raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
         return {"structured_channel": "json_schema" if genuine else "tool"}
     azure = spec.api_version is not None

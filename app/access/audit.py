@@ -517,18 +517,18 @@ class Audit:
         """Add a line of something that a known subject, or an operator, has done: it is in the store on return. Long
         words are cut, long details left out. Give no secrets. What changed nothing is only counted, and None returned,
         when the subject has had its lines of this minute."""
-        words = _Words(actor, action, object, outcome, details or {})
+        line_words = _Words(actor, action, object, outcome, details or {})
         if outcome in NOTHING_DONE:
-            reason = words.details.get("reason") or words.details.get("problem") or outcome
-            return self._bounded(Part.REFUSALS, words, actor, f"{action}: {reason}", "")
+            reason = line_words.details.get("reason") or line_words.details.get("problem") or outcome
+            return self._bounded(Part.REFUSALS, line_words, actor, f"{action}: {reason}", "")
         part = Part.WORK if action in WORK_ACTIONS else Part.ORDERS
-        return self._chains[part].append(words)
+        return self._chains[part].append(line_words)
 
     def refuse_stranger(self, address: str, action: str, object: str, details: Mapping[str, Any]) -> AuditLine | None:
         """Note that somebody at this address, whom no token names, was refused. None if it was only counted."""
         kind = str(details.get("reason") or details.get("problem") or "refused")
-        words = _Words(NOBODY, action, object, "refused", details)
-        return self._bounded(Part.STRANGERS, words, network(address), kind, kind)
+        line_words = _Words(NOBODY, action, object, "refused", details)
+        return self._bounded(Part.STRANGERS, line_words, network(address), kind, kind)
 
     def count(self, actor: str, action: str, object: str) -> None:
         """Count an operation that has no line of its own: how often a subject did it with an object becomes a line of
@@ -623,8 +623,8 @@ def operator() -> str:
 def log_only(actor: str, action: str, object: str, outcome: str, details: Mapping[str, Any] | None = None) -> None:
     """Note an operation in this process's log alone: for nodes that joined over HTTP, which may not reach the audit
     log."""
-    words = (_word(word) for word in (actor, action, object, outcome))
-    logger.info("%s %s %s: %s", *words, extra={"event": "audit", "details": _small(details or {})})
+    line_words = (_word(word) for word in (actor, action, object, outcome))
+    logger.info("%s %s %s: %s", *line_words, extra={"event": "audit", "details": _small(details or {})})
 
 
 def network(address: str) -> str:

@@ -151,19 +151,19 @@ def dawid_skene(votes: Ints, labels: int, *, rounds: int = ROUNDS) -> Labelled:
     """
     if ((votes < -1) | (votes >= labels)).any():
         raise ValueError(f"labels are 0 to {labels - 1}, or -1 where one is missing")
-    said = (votes[:, :, None] == np.arange(labels)).astype(np.float64)
-    opinions = said.sum(axis=(1, 2))
+    given_labels = (votes[:, :, None] == np.arange(labels)).astype(np.float64)
+    opinions = given_labels.sum(axis=(1, 2))
     if not opinions.any():
         raise ValueError("no item has an opinion")
     some = opinions > 0
     probabilities = np.full((len(votes), labels), 1 / labels)
-    probabilities[some] = said[some].sum(axis=1) / opinions[some, None]
+    probabilities[some] = given_labels[some].sum(axis=1) / opinions[some, None]
     for _ in range(rounds):
         prior = probabilities[some].mean(axis=0)
-        errors = np.einsum("ia,ijb->jab", probabilities, said)
+        errors = np.einsum("ia,ijb->jab", probabilities, given_labels)
         totals = errors.sum(axis=2, keepdims=True)
         errors = np.divide(errors, totals, out=np.full_like(errors, 1 / labels), where=totals > 0)
-        evidence = np.log(prior.clip(UNSEEN)) + np.einsum("ijb,jab->ia", said, np.log(errors.clip(UNSEEN)))
+        evidence = np.log(prior.clip(UNSEEN)) + np.einsum("ijb,jab->ia", given_labels, np.log(errors.clip(UNSEEN)))
         after = np.exp(evidence - evidence.max(axis=1, keepdims=True))
         after /= after.sum(axis=1, keepdims=True)
         moved = np.abs(after - probabilities)[some].max()

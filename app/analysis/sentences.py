@@ -68,7 +68,7 @@ _SUBJECTS = {
 def probe_sentences(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     """Yield the effects that are clear of chance, then what was looked for and not found, or is unknown."""
     yield from _of_ratings([probe for probe in probes if probe.probe in _OBSERVED])
-    for name, what in _SUBJECTS.items():
+    for name, subject in _SUBJECTS.items():
         matching = [probe for probe in probes if probe.probe == name]
         if not matching:
             continue
@@ -80,9 +80,9 @@ def probe_sentences(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
         if name == "position":
             yield from _turned(matching)
         if not clear and any(probe.p is not None for probe in matching):
-            yield f"No judge is seen to be moved by {what}."
+            yield f"No judge is seen to be moved by {subject}."
         elif not clear:
-            yield f"How far judges are moved by {what} {figure_text(matching[0].effect)}."
+            yield f"How far judges are moved by {subject} {figure_text(matching[0].effect)}."
 
 
 def _of_ratings(probes: Sequence[ProbeStatistics]) -> Iterator[str]:

@@ -119,10 +119,10 @@ def show_audit(terminal: Terminal, newest: int, *, json: bool) -> None:
         table.add_column(title, no_wrap=title in ("line", "time"), overflow="fold")
     for part, line in entries:
         details = orjson.dumps(line.details).decode() if line.details else ""
-        words = (line.actor, line.action, line.object, line.outcome, details)
+        cells = (line.actor, line.action, line.object, line.outcome, details)
         table.add_row(
             Text(f"{part.key} {line.number}".lstrip()), Text(_time(line.at)),
-            *(Text(printable(word, CELL_CHARS)) for word in words),
+            *(Text(printable(word, CELL_CHARS)) for word in cells),
         )  # fmt: skip
     if table.row_count:
         terminal.out.print(table)

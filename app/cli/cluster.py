@@ -262,9 +262,9 @@ def _row(sums: Totals) -> list[Text | str]:
 
 def _attention(name: str, status: FleetStatus) -> list[Text]:
     degraded = [f"node {node.name} is degraded: {node.reason}" for node in status.nodes if node.status == "degraded"]
-    said = [*status.unsatisfied, *degraded]
-    more = [f"and {len(said) - REMARKS} more; --json lists all"] if len(said) > REMARKS else []
-    return [_remark(name, text, "yellow") for text in [*said[:REMARKS], *more]]
+    remarks = [*status.unsatisfied, *degraded]
+    more = [f"and {len(remarks) - REMARKS} more; --json lists all"] if len(remarks) > REMARKS else []
+    return [_remark(name, text, "yellow") for text in [*remarks[:REMARKS], *more]]
 
 
 def _nodes(by_status: Mapping[str, int]) -> Text:

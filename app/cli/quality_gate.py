@@ -48,8 +48,8 @@ class GateOptions:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             message = first["msg"].removeprefix("Value error, ")
-            got = f", got {first['input']!r}" if where and isinstance(first["input"], str | int | float) else ""
-            raise Refused(f"gate: {where} {message[:1].lower()}{message[1:]}{got}".replace(":  ", ": ")) from None
+            value = f", got {first['input']!r}" if where and isinstance(first["input"], str | int | float) else ""
+            raise Refused(f"gate: {where} {message[:1].lower()}{message[1:]}{value}".replace(":  ", ": ")) from None
 
     @property
     def asks(self) -> bool:

@@ -283,8 +283,8 @@ def forget(state_dir: str | Path, store_url: str) -> None:
 def _detail(response: httpx2.Response) -> str:
     """Return the detail of a problem (RFC 9457) in one line, or else the status."""
     try:
-        said = response.json().get("detail", "")
+        detail = response.json().get("detail", "")
     except (ValueError, AttributeError):
-        said = ""
-    words = " ".join(str(said).split())
-    return words[:300] if words.isprintable() and words else f"status {response.status_code}"
+        detail = ""
+    line = " ".join(str(detail).split())
+    return line[:300] if line.isprintable() and line else f"status {response.status_code}"

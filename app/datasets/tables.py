@@ -127,8 +127,8 @@ class ItemReader:
         except ValidationError as error:
             detail = error.errors()[0]
             place = [source.id_field if part == "id" else part for part in detail["loc"]]
-            said = f"{field_name(place)}: {problem(detail)}" if place else problem(detail)
-            raise DatasetError(source.path, said, place=row.place) from None
+            message = f"{field_name(place)}: {problem(detail)}" if place else problem(detail)
+            raise DatasetError(source.path, message, place=row.place) from None
 
     def _judged(self, row: Row, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of one kind of item. Raises `DatasetError` if no kind is complete, or several are
@@ -430,7 +430,7 @@ def kind_of(source: ItemSource) -> Kind:
     kind = source.format or ENDINGS.get(path.suffix.lower())
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    packed = next((said for magic, said in _PACKED.items() if head.startswith(magic)), None)
+    packed = next((message for magic, message in _PACKED.items() if head.startswith(magic)), None)
     if packed is not None:
         raise DatasetError(source.path, packed)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -42,9 +42,11 @@ def visible_opinions(job: EvaluationJob, opinions: Iterable[Mapping[str, Any]]) 
         if opinion.get("score") is None:
             visible.append(VisibleOpinion(round=round, criterion=criterion, judge=number))
             continue
-        said = _score_text(opinion, scales[criterion], swapped=job.is_swapped(round))
+        score_text = _score_text(opinion, scales[criterion], swapped=job.is_swapped(round))
         argument = _cut(opinion["argument"], chars)
-        visible.append(VisibleOpinion(round=round, criterion=criterion, judge=number, said=said, argument=argument))
+        visible.append(
+            VisibleOpinion(round=round, criterion=criterion, judge=number, said=score_text, argument=argument)
+        )
     return sorted(visible, key=lambda entry: (entry.round, places[entry.criterion], entry.judge))
 
 

@@ -271,7 +271,9 @@ class LearnedPanel(BaseModel):
 
     def _likeliest(self, labels: Mapping[str, int]) -> int:
         def evidence(label: int) -> float:
-            log_likelihood = sum(log(max(self.errors[judge][label][said], UNLIKELY)) for judge, said in labels.items())
+            log_likelihood = sum(
+                log(max(self.errors[judge][label][observed], UNLIKELY)) for judge, observed in labels.items()
+            )
             return log(max(self.prior[label], UNLIKELY)) + log_likelihood
 
         return max(range(len(self.prior)), key=lambda label: (evidence(label), -label))

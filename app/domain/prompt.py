@@ -151,17 +151,17 @@ def single_prompt(
     one for this call alone; `arranged` are the material's lines if a template has made them
     (app/submission/rendering.py).
     """
-    limits, words = _limits_for(item, agent.max_tokens), wording(item)
+    limits, phrases = _limits_for(item, agent.max_tokens), wording(item)
     request = [
-        words.single,
+        phrases.single,
         _criterion(dimension),
         _scale(dimension),
         f"NONCE: {nonce}",
-        f"{_ANSWER} {_repeat(nonce)} {_opinion(limits, words)}{_dissent(item, limits)} {_verdict(dimension.scale)}",
+        f"{_ANSWER} {_repeat(nonce)} {_opinion(limits, phrases)}{_dissent(item, limits)} {_verdict(dimension.scale)}",
     ]
     only, is_chief = nonce if fixed_nonce else None, item.opinions is not None
     schema = single_schema(dimension.scale, limits, only, dissent=is_chief) if structured else None
-    system, user = _system(agent.persona, words.task, is_chief), _message(item, nonce, request, arranged)
+    system, user = _system(agent.persona, phrases.task, is_chief), _message(item, nonce, request, arranged)
     prompt = Prompt(system, user, schema, agent.max_tokens)
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
@@ -173,12 +173,12 @@ def batch_prompt(
     """Build the prompt for the opinions on all `dimensions` (at least one) in one answer, through the structured
     channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
-    limits, words = _limits_for(item, max_tokens, len(dimensions)), wording(item)
-    request = [words.batch]
+    limits, phrases = _limits_for(item, max_tokens, len(dimensions)), wording(item)
+    request = [phrases.batch]
     for dimension in dimensions:
         criterion_id = json.dumps(dimension.id, ensure_ascii=not dimension.id.isprintable())
         request += [f"CRITERION: {criterion_id} {_scale(dimension)}", _criterion(dimension)]
-    opinion_text = f"{_opinion(limits, words)}{_dissent(item, limits)}"
+    opinion_text = f"{_opinion(limits, phrases)}{_dissent(item, limits)}"
     opinion = f"{opinion_text} {_verdicts([dimension.scale for dimension in dimensions])}"
     request.append(f"NONCE: {nonce}")
     request.append(
@@ -187,7 +187,7 @@ def batch_prompt(
     )
     is_chief = item.opinions is not None
     schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None, dissent=is_chief)
-    system, user = _system(agent.persona, words.task, is_chief), _message(item, nonce, request, arranged)
+    system, user = _system(agent.persona, phrases.task, is_chief), _message(item, nonce, request, arranged)
     prompt = Prompt(system, user, schema, max_tokens)
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 

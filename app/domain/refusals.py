@@ -192,11 +192,11 @@ def _line(mistake: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{field_name(place)}: is missing{_form(place) if len(place) == 1 else ''}"
     if "levels" in place:
-        said, place = f"{_part_of_levels(loc)}{problem(mistake)}", place[: place.index("levels") + 1]
+        message, place = f"{_part_of_levels(loc)}{problem(mistake)}", place[: place.index("levels") + 1]
     else:
-        said = problem(mistake)
-    said += _form(place) if _is_of_another_form(kind, place) else ""
-    return f"{field_name(place)}: {printable(said, 300)}" if place else printable(said, 300)
+        message = problem(mistake)
+    message += _form(place) if _is_of_another_form(kind, place) else ""
+    return f"{field_name(place)}: {printable(message, 300)}" if place else printable(message, 300)
 
 
 def _value(value: Any) -> str:

@@ -148,9 +148,9 @@ def arranged(source: str, material: Mapping[str, Any], nonce: str) -> tuple[list
 
 def _turn(item: Item, turn: Turn) -> dict[str, Any]:
     """Return a message as data, with its tool calls as JSON text."""
-    said = {"name": turn.name, "tool_calls": turn.calls or None, "tool_call_id": turn.tool_call_id}
+    optional = {"name": turn.name, "tool_calls": turn.calls or None, "tool_call_id": turn.tool_call_id}
     always = {"role": turn.role, "content": turn.content or "", "images": _pictures(item, turn.images or ())}
-    return always | {name: value for name, value in said.items() if value is not None}
+    return always | {name: value for name, value in optional.items() if value is not None}
 
 
 def _pictures(item: Item, images: Sequence[Image]) -> list[dict[str, Any]]:

@@ -291,21 +291,21 @@ def _fits(attack: Attack, item: Item, visible_metadata: Sequence[str]) -> bool:
 
 def with_attack(item: Item, attack: Attack, ends: ScaleEnds, visible_metadata: Sequence[str] = ()) -> Item:
     """Return the item with an attack in it."""
-    words, label = attack_text(attack, ends.low, ends.high), f"injection:{attack.id}"
+    text_of_attack, label = attack_text(attack, ends.low, ends.high), f"injection:{attack.id}"
     match attack.place:
         case "prompt":
-            return _variant(item, label, prompt=f"{item.prompt}\n\n{words}")
+            return _variant(item, label, prompt=f"{item.prompt}\n\n{text_of_attack}")
         case "reference":
-            return _variant(item, label, reference=f"{item.reference}\n\n{words}")
+            return _variant(item, label, reference=f"{item.reference}\n\n{text_of_attack}")
         case "metadata":
             more = {
-                name: f"{item.metadata[name]} {words}"
+                name: f"{item.metadata[name]} {text_of_attack}"
                 for name in visible_metadata
                 if isinstance(item.metadata.get(name), str)
             }
             return _variant(item, label, metadata={**item.metadata, **more})
         case "text":
-            parts = (words, item.output) if attack.before else (item.output, words)
+            parts = (text_of_attack, item.output) if attack.before else (item.output, text_of_attack)
             return _variant(item, label, text="\n\n".join(parts))
 
 

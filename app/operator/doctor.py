@@ -78,10 +78,10 @@ def governor(dicast: Dicast) -> Iterator[Finding]:
     advice = "see dicast governor show"
     calm = []
     for state in states:
-        said = findings(state)
-        if not said:
+        pool_findings = findings(state)
+        if not pool_findings:
             calm.append(f"{state.pool} {state.limit}")
-        for finding in said:
+        for finding in pool_findings:
             yield Finding(Severity.WARNING, AREA, f"pool {state.pool}: {finding}", advice)
     if states and states[0].slo is not None:
         yield Finding(Severity.INFO, AREA, f"no pool's limit is above {states[0].slo}", "dicast governor slo none")

@@ -154,7 +154,7 @@ def reason(dicast: Dicast, status: JobStatus, shared: SharedState | None = None)
     troubled = [state for name in names if (state := states.get(name)) is not None]
     open_calls = dicast.ledger.open_calls()
     calls = open_calls.get(f"j:{status.id}", 0)
-    down = [said for state in troubled if (said := _down(state)) is not None and (state.down or not calls)]
+    down = [text for state in troubled if (text := _down(state)) is not None and (state.down or not calls)]
     if down:
         return "; ".join(down)
     if (taken_slots := _slots_taken(status, calls, open_calls.get("all", 0), troubled, shared)) is not None:

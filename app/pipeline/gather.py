@@ -197,10 +197,12 @@ class Gatherer:
         why, attempt = files_trouble(error), self._ledger.attempt()
         tries = DISK_TRIES if isinstance(error, OSError | NoLibraries) else TRIES
         failed = await retry_until_available(lambda: self._ledger.finish_failed(job_id, why, tries, TRIES, attempt))
-        what = "is given up" if failed.given_up else "cannot be finished"
+        outcome = "is given up" if failed.given_up else "cannot be finished"
         event = "job_given_up" if failed.given_up else "finish_failed"
         logged_error = None if isinstance(error, OSError) else error
-        logger.error("job %s %s: %s", job_id, what, why, exc_info=logged_error, extra={"event": event, "job": job_id})
+        logger.error(
+            "job %s %s: %s", job_id, outcome, why, exc_info=logged_error, extra={"event": event, "job": job_id}
+        )
         return failed
 
     async def _finish(self, job_id: str) -> bool:

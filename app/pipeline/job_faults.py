@@ -75,5 +75,5 @@ def files_trouble(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: {error.strerror}" if error.filename else error
         return f"its results cannot be written: {where}"
-    what = error if isinstance(error, DicastError) else f"{type(error).__name__}: {error}"
-    return f"its results cannot be put together: {what}"
+    description = error if isinstance(error, DicastError) else f"{type(error).__name__}: {error}"
+    return f"its results cannot be put together: {description}"

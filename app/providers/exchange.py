@@ -245,10 +245,10 @@ class Exchange:
     def _status_failure(self, response: HttpResponse, judged_text: str) -> ProviderFailure:
         status = response.status_code
         error = _error_of(response.content)
-        words = " ".join([*error.identifiers, error.message]).strip()
+        error_text = " ".join([*error.identifiers, error.message]).strip()
         return ProviderFailure(
             _kind(status, error),
-            self._redactor.clean(f"status {status}: {words or 'no reason given'}", judged_text),
+            self._redactor.clean(f"status {status}: {error_text or 'no reason given'}", judged_text),
             status_code=status,
             **self._limit_fields(response, error),
         )

@@ -91,15 +91,15 @@ def status(parts: GivenParts, claims: Looker) -> Status:
     else:
         open_calls = sum(pool.open for pool in pools)
         unfinished = sum(may_see(claims, of_job) for of_job in dicast.ledger.unfinished_pools())
-    said = [f"pool {pool.pool}: {finding}" for pool in pools for finding in pool.findings]
+    remarks = [f"pool {pool.pool}: {finding}" for pool in pools for finding in pool.findings]
     stuck = ((node.name, node.stuck if claims.pools is None else "") for node, _ in shared.nodes if node.stuck)
-    said += [f"worker {name} takes no work" + (f": {why}" if why else "") for name, why in stuck]
+    remarks += [f"worker {name} takes no work" + (f": {why}" if why else "") for name, why in stuck]
     if unfinished and not shared.nodes:
-        said.append("no worker is alive, and jobs wait")
+        remarks.append("no worker is alive, and jobs wait")
     return Status(
         version=VERSION, installation=dicast.settings.namespace, workers=len(shared.nodes),
         slots=sum(node.slots for node, _ in shared.nodes), open_calls=open_calls,
-        unfinished_jobs=unfinished, pools=pools, findings=said,
+        unfinished_jobs=unfinished, pools=pools, findings=remarks,
     )  # fmt: skip
 
 

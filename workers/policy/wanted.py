@@ -164,22 +164,22 @@ def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = ID
     takers = [load for load in by_name if load.takes and not load.full]
     room = {load.node: load.available for load in takers if load.queued < idle and load.available > 0}
     serves = {load.node: load.pools for load in by_name}
-    got: Counter[str] = Counter()
+    assigned: Counter[str] = Counter()
     moved: Counter[tuple[str, str, str]] = Counter()
     for donor in sorted(donors, key=lambda load: (-load.queued, load.node)):
         remaining = dict(donor.held_by_pool)
         budget = min(most, donor.spares(overload)) if donor.takes else sum(remaining.values())
         for _ in range(budget):
             choices = [
-                (got[node], -room[node], node, -remaining[pool], pool)
+                (assigned[node], -room[node], node, -remaining[pool], pool)
                 for pool in remaining
                 for node in room
-                if remaining[pool] and got[node] < room[node] and node != donor.node and pool in serves[node]
+                if remaining[pool] and assigned[node] < room[node] and node != donor.node and pool in serves[node]
             ]
             if not choices:
                 break
             _, _, receiver, _, pool = min(choices)
             remaining[pool] -= 1
-            got[receiver] += 1
+            assigned[receiver] += 1
             moved[donor.node, receiver, pool] += 1
     return [Transfer(donor, receiver, pool, units) for (donor, receiver, pool), units in moved.items()]

@@ -122,13 +122,13 @@ def server_version() -> str:
     """Return the version of the server that comes along, such as `9.1.2`, as its program tells it. Raises
     `DaemonError` if that cannot be run."""
     try:
-        said = subprocess.run(  # noqa: S603  (our own program)
+        output = subprocess.run(  # noqa: S603  (our own program)
             [_binary(), "--version"], capture_output=True, text=True, check=True, timeout=START_DEADLINE_S
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise DaemonError(f"its program cannot be run: {error}") from error
-    match = re.search(r"v=(\S+)", said)
-    return match[1] if match else said.strip()
+    match = re.search(r"v=(\S+)", output)
+    return match[1] if match else output.strip()
 
 
 def server_command(binary: str | Path, folder: Path, socket: Path) -> list[str]:
