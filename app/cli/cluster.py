@@ -100,7 +100,7 @@ def _print_node(terminal: Terminal, node: NodeView, *, json: bool) -> Exit:
         terminal.emit(orjson.dumps(asdict(node), option=orjson.OPT_INDENT_2).decode())
     else:
         terminal.say(f"{node.id} is {node.status}" + (f": {node.reason}" if node.reason else ""))
-    return Exit.FAILED if "not acknowledged" in node.reason or " cut at " in node.reason else Exit.OK
+    return Exit.OK if node.acknowledged and not node.cut else Exit.FAILED
 
 
 def _show(

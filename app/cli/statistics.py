@@ -358,8 +358,9 @@ def show_rubrics(terminal: Terminal, name: str | None) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for rubric in names():
         dimension = load_rubric(rubric)
-        scale = dimension.scale.allowed_values.removeprefix("a whole number from ")
+        scale = dimension.scale
+        values = scale.allowed_values if scale.options or scale.checklist else scale.bounds
         table.add_row(
-            Text(rubric), Text(dimension.name, style="dim"), Text(scale), Text(f"version {dimension.version}")
+            Text(rubric), Text(dimension.name, style="dim"), Text(values), Text(f"version {dimension.version}")
         )
     terminal.out.print(table)

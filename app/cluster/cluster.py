@@ -13,12 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from dicast.app.access.keys import AccessKeys
-from dicast.app.cluster.view import NodeStatus, NodeView, lacks, status_of, view
+from dicast.app.cluster.view import NodeStatus, NodeView, missing_labels, status_of, view
 from dicast.config.pools import PoolSpec
 from dicast.errors import DicastError, meant
 from dicast.workers.admission.leases import read_holder
@@ -146,8 +147,8 @@ def _why(spec: PoolSpec, living: Sequence[NodeView]) -> str:
 def _lacking(spec: PoolSpec, node: NodeView) -> str:
     if spec.name in node.missing_keys:
         return f"has no {spec.api_key_env}"
-    lacking = lacks(spec.labels, node.labels)
-    return lacking.replace("it demands", "lacks the label") if lacking else ""
+    missing = missing_labels(spec.labels, node.labels)
+    return f"lacks the label {missing}" if missing else ""
 
 
 def _abbreviated(parts: Iterable[str]) -> str:
@@ -165,6 +166,17 @@ ANSWERED_S = 1.0
 
 Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 """Called with each operation: actor, action, object, outcome, details."""
+
+
+class OrderOutcome(StrEnum):
+    """What became of an order, for the audit."""
+
+    DONE = "done"
+    NOT_ACKNOWLEDGED = "not acknowledged"
+    GONE = "gone"
+    """The node has left meanwhile."""
+    SUPERSEDED = "superseded"
+    """There is another order by now."""
 
 
 REVOKED = "its token was revoked"
@@ -416,18 +428,18 @@ class Cluster:
         return self._acknowledged(target, order.id, by, f"node.{kind}")
 
     def _acknowledged(self, target: NodeView, order: str, by: str, action: str) -> NodeView:
-        orders, outcome = Orders(self._app.store, self._app.keys), "not acknowledged"
+        orders, outcome = Orders(self._app.store, self._app.keys), OrderOutcome.NOT_ACKNOWLEDGED
 
         def is_settled() -> bool:
             nonlocal outcome
             node, standing = self._app.registry.facts(target.id), orders.standing(target.id)
             if node is None:
-                outcome = "gone"
+                outcome = OrderOutcome.GONE
             elif (standing.id if standing else "") != order:
-                outcome = "superseded"  # there is another order by now
+                outcome = OrderOutcome.SUPERSEDED
             elif node.order_seen == order:
-                outcome = "done"
-            return outcome != "not acknowledged"
+                outcome = OrderOutcome.DONE
+            return outcome is not OrderOutcome.NOT_ACKNOWLEDGED
 
         if target.status is not NodeStatus.OFFLINE:
             self._wait(is_settled)

@@ -10,7 +10,6 @@ scrape.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +138,6 @@ def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric
 logger = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 1.0
-_NUMBERS = re.compile(r" \d+ ?%")
-"""Removed from reasons, since each number would be a series of its own."""
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -309,7 +306,7 @@ def node_metrics(nodes: Sequence[tuple[Node, RulesStatus]]) -> Iterator[Metric]:
     stuck = GaugeMetricFamily("dicast_node_stuck", "1 if it takes no work although some waits", labels=labels)
     for node, status in nodes:
         stuck.add_metric([node.name, node.host], float(bool(node.stuck)))
-        level.add_metric([node.name, node.host, _NUMBERS.sub("", status.reason)], status.current)
+        level.add_metric([node.name, node.host, status.cause], status.current)
         configured.add_metric([node.name, node.host], status.configured)
         cpu.add_metric([node.name, node.host], status.cpu_percent)
         load.add_metric([node.name, node.host], status.load_percent)

@@ -35,7 +35,8 @@ class NodeStatus(StrEnum):
 class NodeView:
     """One node. `width` is how many calls it may have open now, `available` how many more it could begin; CPU and load
     are percent of one core, `memory_used_bytes` is its host's; `registered_at` is Unix seconds. `held` are messages
-    that it has taken and that wait for a lease."""
+    that it has taken and that wait for a lease. `acknowledged` tells whether it follows the present order, or that
+    there is none; `cut` counts the calls that were cut at the deadline of a drain."""
 
     id: str
     name: str
@@ -62,6 +63,8 @@ class NodeView:
     heard_s_ago: float | None
     error_rate: float
     held: int = 0
+    acknowledged: bool = True
+    cut: int = 0
 
 
 def view(sighting: Sighting, open_calls: int) -> NodeView:
@@ -79,7 +82,8 @@ def view(sighting: Sighting, open_calls: int) -> NodeView:
         memory_used_bytes=vitals.memory_used_bytes, accelerators=list(node.accelerators), version=node.version,
         registered_at=sighting.registered_at, heard_s_ago=sighting.heard_s_ago,
         error_rate=width.error_rate if width else 0.0,
-        held=sum(vitals.held.values()) if is_reachable else 0,
+        held=sum(vitals.held.values()) if is_reachable else 0, acknowledged=_is_acknowledged(sighting),
+        cut=vitals.cut if _is_drained(sighting, open_calls) else 0,
     )  # fmt: skip
 
 
@@ -92,18 +96,30 @@ def status_of(sighting: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
         return NodeStatus.OFFLINE, sighting.lost_reason + suffix
     if order is not None:
         text = f"{order.kind} by {order.by}" if order.by else str(order.kind)
-        text += "" if sighting.node.order_seen == order.id else ", not acknowledged yet"
+        text += "" if _is_acknowledged(sighting) else ", not acknowledged yet"
         if order.kind is OrderKind.REMOVE:
             return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open, then it stops"
         if order.kind is OrderKind.DRAIN and open_calls:
             return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open"
-        if order.kind is OrderKind.DRAIN:
+        if _is_drained(sighting, open_calls):
             cut = f", {_calls(sighting.vitals.cut)} cut at the deadline" if sighting.vitals.cut else ""
             return NodeStatus.CORDONED, f"{text}: drained{cut}"
         return NodeStatus.CORDONED, text + (f": {_calls(open_calls)} open" if open_calls else "")
     if sighting.node.stuck:
         return NodeStatus.DEGRADED, sighting.node.stuck
     return NodeStatus.ONLINE, _lacks(sighting)
+
+
+def _is_acknowledged(sighting: Sighting) -> bool:
+    """Return whether a node follows its order; also true without an order, and of an unreachable node, of which nobody
+    can tell."""
+    order = sighting.order
+    return sighting.heard_s_ago is None or order is None or sighting.node.order_seen == order.id
+
+
+def _is_drained(sighting: Sighting, open_calls: int) -> bool:
+    order = sighting.order
+    return sighting.heard_s_ago is not None and order is not None and order.kind is OrderKind.DRAIN and not open_calls
 
 
 def _lacks(sighting: Sighting) -> str:
@@ -153,14 +169,17 @@ def missing_extras() -> tuple[str, ...]:
 
 def unserved(env: Environment, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the pools whose units a node with these labels does not take, each with the reason."""
-    lacking = {spec.name: why for spec in env.pools.pools.values() if (why := lacks(spec.labels, labels))}
+    lacking = {
+        spec.name: f"it demands {missing}"
+        for spec in env.pools.pools.values()
+        if (missing := missing_labels(spec.labels, labels))
+    }
     return {**lacking, **missing_keys(env)}
 
 
-def lacks(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """Return a phrase with the demanded labels that are missing; '' if none are."""
-    missing = ", ".join(f"{name}={value}" for name, value in sorted(demanded.items()) if labels.get(name) != value)
-    return f"it demands {missing}" if missing else ""
+def missing_labels(demanded: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """Return the demanded labels that are missing, as `name=value, name=value`; '' if none are."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(demanded.items()) if labels.get(name) != value)
 
 
 def missing_keys(env: Environment) -> dict[str, str]:

@@ -108,7 +108,12 @@ class Scale(Strict):
             return f"one of {', '.join(self.options)}"
         if self.checklist:
             return f"the share of its {len(self.checklist)} questions that are answered with yes, 0 to 1"
-        return f"a whole number from {self.min} to {self.max}"
+        return f"a whole number from {self.bounds}"
+
+    @property
+    def bounds(self) -> str:
+        """The lowest and the highest value, for people."""
+        return f"{self.min} to {self.max}"
 
     @model_validator(mode="before")
     @classmethod

@@ -31,7 +31,7 @@ from dicast.app.operator.store_checks import Finding, Severity, broker, store, s
 from dicast.app.operator.waiting import NO_WORKER, bounds, queues, unserved, workers
 from dicast.app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
 from dicast.app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
-from dicast.app.providers.registry import build_provider
+from dicast.app.providers.registry import PoolUnusable, build_provider
 from dicast.config.pools import PoolsError, PoolSpec
 from dicast.config.settings import Settings, SettingsError
 from dicast.workers.admission.governor import Governor
@@ -135,7 +135,8 @@ def provider(spec: PoolSpec, dicast: Dicast, *, default: bool) -> Finding:
         asyncio.run(_built(spec, dicast))
     except ProviderFailure as failure:
         advice = f"set {spec.api_key_env} in the environment or in .env" if spec.api_key_env else "give it a base_url"
-        return Finding(serious, area, failure.message.removeprefix(f"pool {spec.name!r}").lstrip(": "), advice)
+        trouble = failure.trouble if isinstance(failure, PoolUnusable) else failure.message
+        return Finding(serious, area, trouble, advice)
     key = f"key in {spec.api_key_env}" if spec.api_key_env else "no key needed"
     return Finding(Severity.OK, area, f"{spec.model} at {spec.base_url or spec.provider}, {key}")
 

@@ -17,6 +17,14 @@ _GRACE_S = 5.0
 """How much later than the caller's total deadline the socket's own comes, which is for callers that set none."""
 
 
+class PoolUnusable(ProviderFailure):
+    """A pool has no address, no key, or one that cannot be a key. `trouble` says which, without the pool's name."""
+
+    def __init__(self, message: str, trouble: str) -> None:
+        super().__init__(FailureKind.REJECTED, message)
+        self.trouble = trouble
+
+
 def load_sdks(specs: Iterable[PoolSpec]) -> None:
     """Import what calls of these pools need, including SDKs. To be called ahead of the first call, off the loop."""
     from dicast.app.providers import http, openai  # noqa: PLC0415  as in `_provider_class`
@@ -50,14 +58,13 @@ def build_provider(
     """Build a provider for one pool, to be used on one event loop and closed by the caller. Opens no connection yet.
 
     `environ` is the environment merged with `.env`; the pool's key is looked up there. `base_url` is where a `local` or
-    `simulated` server was found, and wins over the pool's. Raises `ProviderFailure` (REJECTED) naming pool and variable
+    `simulated` server was found, and wins over the pool's. Raises `PoolUnusable` naming pool and variable
     if the key is missing or cannot be a key, or naming the pool if there is no address.
     """
     if base_url is None and spec.base_url is None and spec.provider in ("local", "simulated"):
         remedy = _REMEDY if spec.provider == "simulated" else ""
-        raise ProviderFailure(
-            FailureKind.REJECTED, f"pool {spec.name!r}: its {spec.provider} server is not running{remedy}"
-        )
+        trouble = f"its {spec.provider} server is not running{remedy}"
+        raise PoolUnusable(f"pool {spec.name!r}: {trouble}", trouble)
     return _provider_class(spec.dialect)(
         spec,
         api_key=_api_key(spec, settings, environ),
@@ -71,8 +78,8 @@ def key_trouble(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) 
     """Return why this process has no key for a pool; "" if it has one, or needs none."""
     try:
         _api_key(spec, settings, environ)
-    except ProviderFailure as failure:
-        return failure.message.removeprefix(f"pool {spec.name!r}").lstrip(": ")
+    except PoolUnusable as failure:
+        return failure.trouble
     return ""
 
 
@@ -83,9 +90,9 @@ def _api_key(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> 
     configured = {"OPENAI_API_KEY": settings.openai_api_key, "ANTHROPIC_API_KEY": settings.anthropic_api_key}
     key = configured.get(variable) or environ.get(variable)
     if not key:
-        raise ProviderFailure(FailureKind.REJECTED, f"pool {spec.name!r} needs {variable}, which is not set")
+        trouble = f"needs {variable}, which is not set"
+        raise PoolUnusable(f"pool {spec.name!r} {trouble}", trouble)
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise ProviderFailure(
-            FailureKind.REJECTED, f"pool {spec.name!r}: {variable} holds white space or characters that no key has"
-        )
+        trouble = f"{variable} holds white space or characters that no key has"
+        raise PoolUnusable(f"pool {spec.name!r}: {trouble}", trouble)
     return key

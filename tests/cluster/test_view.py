@@ -38,6 +38,28 @@ def test_the_first_that_holds(sighting, open_calls, expected):
     assert status_of(sighting, open_calls) == expected
 
 
+@pytest.mark.parametrize(
+    ("sighting", "open_calls", "acknowledged", "cut"),
+    [
+        (seen(), 0, True, 0),
+        (seen(CORDON), 0, True, 0),
+        (seen(CORDON, order_seen=""), 0, False, 0),
+        (seen(CORDON, order_seen="", heard_s_ago=None), 0, True, 0),
+        (seen(DRAIN), 0, True, 2),
+        (seen(DRAIN), 1, True, 0),
+        (seen(DRAIN, order_seen=""), 0, False, 2),
+        (seen(DRAIN, heard_s_ago=None), 0, True, 0),
+        (seen(REMOVE), 0, True, 0),
+    ],
+)
+def test_how_an_order_went_is_told_in_fields_too(sighting, open_calls, acknowledged, cut):
+    told = view(replace(sighting, vitals=Vitals(cut=2)), open_calls)
+    assert (told.acknowledged, told.cut) == (acknowledged, cut)
+    if sighting.heard_s_ago is not None:
+        assert acknowledged is ("not acknowledged" not in told.reason)
+        assert bool(cut) is ("cut at the deadline" in told.reason)
+
+
 def test_a_node_that_takes_nothing_has_nothing_available():
     told = {"vitals": Vitals(open=1, available=3)}
     assert view(replace(seen(), **told), 1).available == 3

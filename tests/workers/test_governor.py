@@ -320,7 +320,7 @@ async def test_a_wish_that_cannot_be_changes_nothing(client, override, message):
     assert await client.hgetall(KEYS.overrides) == {}
 
 
-async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url):
+async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url, caplog):
     """Two living nodes, one of them busy: their mean is what counts; a node that tells nothing counts for nothing."""
     decider = governor(client, limit=16, ceiling=16, profile="rules", cpu_high=150.0)
     with connect(redis_url) as store:
@@ -334,12 +334,15 @@ async def test_the_nodes_cpu_moves_a_pool_of_profile_rules(client, redis_url):
     (state,) = await PoolStates(client, KEYS).all()
     assert state.limit < 8
     assert [c["reason"] for c in state.changes] == ["CPU 200 %"] * len(state.changes) != []
+    assert {r.levelname for r in caplog.records if getattr(r, "event", "") == "limit_changed"} == {"WARNING"}
 
 
-async def test_the_slo_cap_binds_every_pool_and_is_lifted(client):
+async def test_the_slo_cap_binds_every_pool_and_is_lifted(client, caplog):
     decider = governor(client, limit=8)
     await decider.tick_all(["p", "q"])
+    caplog.set_level("INFO")
     await decider.set_slo(2)
+    assert [(r.levelname, r.reason) for r in caplog.records if hasattr(r, "pool")] == [("WARNING", "slo")] * 2
     assert [s.limit for s in await PoolStates(client, KEYS).all()] == [2, 2]
     with pytest.raises(ValueError, match="SLO constraint must be >= 1, got 0"):
         await decider.set_slo(0)

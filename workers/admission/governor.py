@@ -21,10 +21,12 @@ from dicast.workers.admission.governor_store import Brief, Decision, GovernorSto
 from dicast.workers.admission.overrides import PACING_JITTER, Overrides
 from dicast.workers.policy.calls import NEVER
 from dicast.workers.policy.engines import FixedState
+from dicast.workers.policy.governor import BUDGET as BUDGET_CLAMP
+from dicast.workers.policy.governor import SLO as SLO_CLAMP
 from dicast.workers.policy.governor import GovernorState, LimitChange, PoolGovernor
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
-from dicast.workers.policy.rules import CPU_HIGH, RulesConfig
+from dicast.workers.policy.rules import Cause, RulesConfig, RulesState
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -110,8 +112,10 @@ class Governor:
             cached.stored_at = brief.now
         self._cached[pool] = cached
         for line in decision.changes:
-            logger.log(_level(line), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
-                       extra={"event": "limit_changed", "pool": pool, **line})  # fmt: skip
+            logger.log(
+                _level(line, cached), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
+                extra={"event": "limit_changed", "pool": pool, **line},
+            )  # fmt: skip
         return True
 
     async def limit(self, pool: str) -> int:
@@ -230,9 +234,11 @@ def _line(change: LimitChange, cached: _CachedPolicy) -> dict[str, Any]:
     }
 
 
-def _level(line: Mapping[str, Any]) -> int:
+def _level(line: Mapping[str, Any], cached: _CachedPolicy) -> int:
     """Return the log level: a warning if CPU load or an SLO lowers the limit, since an operator should notice that."""
-    alarming = str(line["reason"]).startswith((CPU_HIGH, SLO)) and line["to"] < line["from"]
+    engine = cached.policy.state.engine
+    by_cpu = isinstance(engine, RulesState) and engine.cause is Cause.CPU_HIGH and line["reason"] == engine.reason
+    alarming = (by_cpu or line["reason"] in (SLO_CLAMP, BUDGET_CLAMP)) and line["to"] < line["from"]
     return logging.WARNING if alarming else logging.INFO
 
 

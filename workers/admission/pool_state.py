@@ -21,6 +21,7 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore, read_parameters
 from dicast.workers.admission.leases import OpenLease, open_leases
+from dicast.workers.policy.breaker import RECOVERED
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
@@ -217,8 +218,6 @@ STALE_DEMAND_S = 600.0
 TRIED_LATELY_S = 600.0
 FLAPS = 3
 FLAPS_WITHIN_S = 600.0
-RECOVERED = "breaker closed"
-"""The reason that engines give for the first limit after a break."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 from dicast.workers.policy.calls import Done
 from dicast.workers.policy.parameters import BreakerPhase
 
+RECOVERED = "breaker closed"
+"""The reason that engines give for the first limit after a break."""
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerConfig:

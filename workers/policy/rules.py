@@ -15,14 +15,25 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from dicast.workers.policy.breaker import Breaker
 from dicast.workers.policy.calls import NEVER, Done, Sent
 from dicast.workers.policy.engines import Directives
 
-CPU_HIGH = "CPU"
-"""The prefix of the reason of a limit that was halved for CPU load."""
+
+class Cause(StrEnum):
+    """What set the limit. The values are labels of a metric."""
+
+    START = "start"
+    CONFIGURED = "configured"
+    CPU_HIGH = "CPU"
+    CPU_RECOVERED = "CPU recovered"
+    ERRORS_HIGH = "error rate"
+    ERRORS_LOW = "error rate for long"
+    CLAMPED = "clamped"
+    SLO_CAP = "SLO cap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class Second:
 @dataclass(slots=True)
 class RulesState:
     """The engine's state. `before_cpu` is the limit to restore when the CPU recovers; `low_since` is the beginning of a
-    sustained low error rate."""
+    sustained low error rate. `reason` puts `cause` into words, with the figure that it rests on."""
 
     configured: int
     limit: int
@@ -64,6 +75,7 @@ class RulesState:
     before_cpu: int | None = None
     slo: int | None = None
     reason: str = "start"
+    cause: Cause = Cause.START
     kind: Literal["rules"] = "rules"
 
     def configure(self, configured: int) -> None:
@@ -71,8 +83,24 @@ class RulesState:
         if configured == self.configured:
             return
         if self.limit >= self.configured:
-            self.limit, self.reason = configured, "configured"
+            self.limit = configured
+            self.explain(Cause.CONFIGURED)
         self.configured, self.limit = configured, min(self.limit, configured)
+
+    def explain(self, cause: Cause, error_rate: float = 0.0) -> None:
+        """Note what has set the limit."""
+        self.cause = cause
+        match cause:
+            case Cause.CPU_HIGH:
+                self.reason = f"CPU {self.cpu_percent:.0f} %"
+            case Cause.ERRORS_HIGH:
+                self.reason = f"error rate {error_rate:.0%}"
+            case Cause.ERRORS_LOW:
+                self.reason = f"error rate {error_rate:.0%} for long"
+            case Cause.SLO_CAP:
+                self.reason = f"SLO cap {self.slo}"
+            case _:
+                self.reason = str(cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +113,8 @@ class RulesStatus:
     window_size: int
     load_percent: float = 0.0
     """The machine's load over five minutes, percent of one core: 4.0 is 400. It includes what waits for a core."""
+    cause: str = ""
+    """The `Cause` that `reason` puts into words; '' from a node whose version does not report it."""
 
 
 def record(state: RulesState, error: bool, now: float) -> None:
@@ -109,24 +139,24 @@ def step(config: RulesConfig, state: RulesState, now: float) -> None:
     while state.seconds and state.seconds[0].at < now - config.window_s:
         state.seconds.popleft()
     rate, _ = error_rate(config, state, now)
-    before, reason = state.limit, ""
+    before, cause = state.limit, None
     low_since, state.low_since = state.low_since, None
     if state.cpu_percent > config.cpu_high_percent and now > state.started_at + config.cpu_grace_s:
         state.before_cpu = max(state.before_cpu or 0, state.limit)
-        state.limit, reason = max(1, state.limit // 2), f"{CPU_HIGH} {state.cpu_percent:.0f} %"
+        state.limit, cause = max(1, state.limit // 2), Cause.CPU_HIGH
     elif rate > config.error_high and state.limit > 1:
-        state.limit, reason = state.limit - 1, f"error rate {rate:.0%}"
+        state.limit, cause = state.limit - 1, Cause.ERRORS_HIGH
     elif rate < config.error_low and low_since is None:
         state.low_since = now
     elif rate < config.error_low and low_since is not None:
         state.low_since = low_since
         if now - low_since >= config.sustain_s and state.limit < state.configured:
-            state.limit, state.low_since, reason = state.limit + 1, now, f"error rate {rate:.0%} for long"
-    if not reason and state.before_cpu is not None and state.cpu_percent <= config.cpu_high_percent:
-        state.limit, state.before_cpu, reason = max(state.limit, state.before_cpu), None, "CPU recovered"
+            state.limit, state.low_since, cause = state.limit + 1, now, Cause.ERRORS_LOW
+    if cause is None and state.before_cpu is not None and state.cpu_percent <= config.cpu_high_percent:
+        state.limit, state.before_cpu, cause = max(state.limit, state.before_cpu), None, Cause.CPU_RECOVERED
     _clamp(state)
     if state.limit != before:
-        state.reason = reason or "clamped"
+        state.explain(cause or Cause.CLAMPED, rate)
 
 
 def _clamp(state: RulesState) -> None:
@@ -163,12 +193,14 @@ class Rules:
         before = self.state.limit
         _clamp(self.state)
         if self.state.limit != before:
-            self.state.reason = f"SLO cap {most}"
+            self.state.explain(Cause.SLO_CAP)
 
     def status(self, now: float) -> RulesStatus:
         rate, size = error_rate(self.config, self.state, now)
         state = self.state
-        return RulesStatus(state.configured, state.limit, rate, state.cpu_percent, state.reason, size)
+        return RulesStatus(
+            state.configured, state.limit, rate, state.cpu_percent, state.reason, size, cause=state.cause
+        )
 
     def sent(self, event: Sent) -> None:
         """Ignored: sending says nothing about errors."""
