@@ -1,7 +1,4 @@
-"""The keys of access control in the store, outside the prefix that nodes may access.
-
-Keys derived from the installation's secret: one for each purpose, so that none of them reveals another.
-"""
+"""Keys of access control: names in the store, outside the prefix that nodes may access, and keys that sign."""
 
 from __future__ import annotations
 
@@ -103,7 +100,10 @@ class SecretMissing(DicastError):
 
 @dataclass(frozen=True, slots=True)
 class TokenSecret:
-    """One secret of an installation, of `SECRET_BYTES` or more; raises `ValueError` for a shorter one."""
+    """One secret of an installation, of `SECRET_BYTES` or more; raises `ValueError` for a shorter one.
+
+    Each purpose has a key of its own, derived from the secret, so that none of them reveals another.
+    """
 
     value: bytes = field(repr=False)
     namespace: str

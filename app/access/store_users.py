@@ -1,14 +1,12 @@
 """A user of the store for each node that joins over HTTP, with the rights of a worker and no others.
 
 A node has its user as long as its token is valid. Revoking it deletes the user: its connections are closed at once, its
-password is no longer valid, and whatever it still sends is refused. Users are not replicated between a
-store's servers, nor kept over a restart: `reconcile` sets them again from what is recorded, and deletes those that are
-not. Passwords follow from the installation's secret and are recorded as hashes alone.
+password is no longer valid, and whatever it still sends is refused. Users are not replicated between a store's servers,
+nor kept over a restart: `reconcile` sets them again from what is recorded, and deletes those that are not. Passwords
+follow from the installation's secret and are recorded as hashes alone.
 
-The rights of a node in the store: the commands, keys and channels that a worker needs.
-
-A test compares the commands with those that the scripts, the clients and kombu use, and runs a whole job with no more.
-Scripts run with the rights of their callers.
+The rights are the commands, keys and channels that a worker needs. A test compares the commands with those that the
+scripts, the clients and kombu use, and runs a whole job with no more. Scripts run with the rights of their callers.
 """
 
 from __future__ import annotations

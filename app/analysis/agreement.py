@@ -1,4 +1,4 @@
-"""How far judges agree with people, people with each other, judges among themselves, and a judge with itself.
+"""Agreement of judges with people, of people with each other, of judges among themselves, and of a judge with itself.
 
 What a judge can be expected to reach is what a person reaches against the other people. Both are measured the same way,
 over the same pairs, so that they can stand in neighbouring columns:
@@ -10,29 +10,12 @@ over the same pairs, so that they can stand in neighbouring columns:
 Pairs of one item are always drawn together. The raters are taken as they are: intervals speak of other items, not of
 other people.
 
-Krippendorff's alpha: agreement of any number of raters with any number of missing ratings.
-
-The values come from the package krippendorff. The sums serve the resamples; they follow K. Krippendorff, "Computing
-Krippendorff's Alpha-Reliability" (2011): coincidences within an item, expected ones from all values.
-
-Cohen's weighted kappa of two raters, and Fleiss' kappa of many, each with the base rate beside it.
-
 Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
-share of the commonest level. The values come from scikit-learn and statsmodels; the sums serve the resamples.
+share of the commonest level.
 
-Intraclass correlation, two-way random effects, absolute agreement: ICC(2,1) of one rater, ICC(2,k) of their mean.
-
-After P. E. Shrout and J. L. Fleiss, "Intraclass correlations: uses in assessing rater reliability", Psychological
-Bulletin 86 (1979), 420-428. They need every item rated by every rater: others are left out.
-
-How far one score lies from another: bias, and the limits of agreement.
-
-Limits of agreement: J. M. Bland and D. G. Altman, "Statistical methods for assessing agreement between two methods of
-clinical measurement", Lancet 327 (1986), 307-310. About 95 % of the differences lie between them.
-
-Pearson, Spearman and Kendall (tau-b) between two scores of the same items, with bootstrap intervals.
-
-The values come from scipy; the sums below serve only the resamples.
+The values of correlations come from scipy, of kappa from scikit-learn and statsmodels, of alpha from the package
+krippendorff. The functions whose names end with `_sums` express a statistic by sums over items, which serve only the
+resamples of `resampling.py`.
 """
 
 from __future__ import annotations
@@ -156,6 +139,8 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
 
     `levels` are the scale's values, ascending: ordinal alpha counts the ratings between two of them, nominal alpha
     whether they differ. Interval alpha needs no levels and takes any numbers.
+
+    Krippendorff's alpha measures the agreement of any number of raters with any number of missing ratings.
     """
     pairable = matrix[(~np.isnan(matrix)).sum(axis=1) >= 2]
     if len(pairable) < 3:
@@ -193,7 +178,11 @@ def interval_alpha_sums(matrix: Floats) -> Sums:
 
 
 def alpha_sums(counts: Floats, level: Level) -> Sums:
-    """Return nominal or ordinal alpha as sums, from each item's counts of each level (items x levels)."""
+    """Return nominal or ordinal alpha as sums, from each item's counts of each level (items x levels).
+
+    They follow K. Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011): coincidences within an item,
+    expected ones from all values.
+    """
     levels = counts.shape[1]
     within = counts[:, :, None] * (counts[:, None, :] - np.eye(levels))
     upper = np.triu_indices(levels)  # coincidences are symmetric, and their rows sum to the margins
@@ -333,7 +322,11 @@ LIMIT = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The mean of x - y, and the limits between which 95 % of the differences lie, each with its own interval."""
+    """The mean of x - y, and the limits between which 95 % of the differences lie, each with its own interval.
+
+    Limits of agreement: J. M. Bland and D. G. Altman, "Statistical methods for assessing agreement between two methods
+    of clinical measurement", Lancet 327 (1986), 307-310. About 95 % of the differences lie between them.
+    """
 
     bias: Result
     lower_limit: Result
@@ -372,7 +365,12 @@ def limit_sums(apart: Floats, places: float) -> Sums:
 
 
 def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> Result:
-    """Return ICC(2,1), or with `of_mean` ICC(2,k), over the items (rows) that all raters (columns) scored."""
+    """Return ICC(2,1), or with `of_mean` ICC(2,k), over the items (rows) that all raters (columns) scored.
+
+    ICC is the intraclass correlation, two-way random effects, absolute agreement: ICC(2,1) of one rater, ICC(2,k) of
+    their mean. After P. E. Shrout and J. L. Fleiss, "Intraclass correlations: uses in assessing rater reliability",
+    Psychological Bulletin 86 (1979), 420-428. They need every item rated by every rater: others are left out.
+    """
     raters = matrix.shape[1]
     whole = matrix[~np.isnan(matrix).any(axis=1)]
     if raters < 2:

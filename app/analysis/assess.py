@@ -1,17 +1,7 @@
 """Computes all statistics of a job.
 
-Jobs that ended when their question was answered: what was judged is a random sample whose size depended on its
-scores.
-
-The means of such a sample are unbiased for all items. But an interval for a sample of fixed size is not quite valid
-for a sample that ended because of what it said. For what was asked, the question's own interval is reported, which is
-valid however often one looks.
-
-Measures what it costs that an escalating panel asks fewer judges, on the items of the audit, on which all judges
-were asked.
-
-Sentences on escalating panels: which judges were not asked about all items, and what cannot be said because
-of it.
+`assess` goes through the dimensions. The functions before it serve jobs in which not every judge was asked about every
+item: those that ended when their question was answered, and those of an escalating panel.
 """
 
 from __future__ import annotations
@@ -75,8 +65,12 @@ from dicast.app.domain.report import ReportDimension
 
 
 def audited(job: JobScores, dimension: DimensionScores) -> EscalationAudit | None:
-    """Return the figures of the audit, None for a panel without one. Items on which a judge has no score are left
-    out, since the full panel has no score of them."""
+    """Return the figures of the audit, None for a panel without one. Items on which a judge has no score are left out,
+    since the full panel has no score of them.
+
+    The audit measures what it costs that an escalating panel asks fewer judges, on those items on which all judges were
+    asked.
+    """
     if dimension.audited is None:
         return None
     scores = dimension.judges
@@ -130,7 +124,9 @@ def audit_sentences(audit: EscalationAudit | None) -> Iterator[str]:
 
 
 def skipped_sentences(dimension: ReportDimension, raters: Sequence[RaterStatistics], items: int) -> Iterator[str]:
-    """Yield the sentences; none if every judge was asked about all items."""
+    """Yield sentences on an escalating panel: which judges were not asked about all items, and what cannot be said
+    because of it. There are none if every judge was asked about all items.
+    """
     partial, rule = [rater for rater in raters if rater.spared], dimension.panel.escalate
     if not partial or rule is None:
         return
@@ -173,7 +169,12 @@ def with_sequence(
     job: JobScores, dimension: DimensionScores, raters: Sequence[RaterStatistics]
 ) -> list[RaterStatistics]:
     """Return the raters; if the question was about the mean of this dimension, the panel's mean is replaced by the
-    question's answer."""
+    question's answer.
+
+    What such a job judged is a random sample whose size depended on its scores. The means of the sample are unbiased
+    for all items. But an interval for a sample of fixed size is not quite valid for a sample that ended because of what
+    it said. For what was asked, the question's own interval is reported, which is valid however often one looks.
+    """
     adjusted = list(raters)
     question = _question_of(job, dimension)
     if question is not None and (question.mean_at_least is not None or question.width is not None):

@@ -1,27 +1,8 @@
 """All probes for biases in one dimension, with p corrected by Holm for their number.
 
-This module has the probes that use items as they were judged. Those that try variants of items are in trying.py, the
-effect of the order of a pair's texts is in placing.py, and preference for a judge's own family in kinship.py.
-
-Biases that are tried out: each drawn item is compared with its own variant, judge by judge.
-
-The effect is the mean difference of the pairs, by Student's t over items. That some scores change proves nothing if a
-judge's scores change by themselves: replicates of the same item show how often they do.
-
-Measures whether the order in which the texts of a pair are shown decides, on pairs that were judged in both
-orders.
-
-The effect of being shown first, in points of the scale, is half of the difference between the preference for A where A
-comes first and where B does. Each pair is compared with itself, so it does not matter which of its texts is better.
-
-Do judges favour texts of their own family of models?
-
-Where people rated enough of both, a judge's score less people's mean is compared between texts of its family and all
-others. Elsewhere the judges are held against each other: each score is what the item is worth, plus what its judge
-gives on average, plus what that judge adds for its own family, by least squares with the items' worth taken out and
-errors clustered by item. Two judges of two families on texts of these two alone cannot be told apart in that way.
-
-The result of a probe for one rater, before p is corrected for the number of all probes.
+Some probes use items as they were judged: length and marks of Markdown (`_observed_probes`), the order in which a
+pair's texts are shown (`position_probes`), and preference for a judge's own family of models (`self_preference`). The
+others try variants of drawn items (`variant_probes`). `probe_statistics` calls them all.
 """
 
 from __future__ import annotations
@@ -56,7 +37,9 @@ class ChangedShares(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Like `ProbeStatistics`, but `p` is that of this comparison alone."""
+    """The result of a probe for one rater, as in `ProbeStatistics`; but `p` is that of this comparison alone, before it
+    is corrected for the number of all probes.
+    """
 
     probe: ProbeName
     voice: str
@@ -90,7 +73,14 @@ WITH_JUDGES = "least squares within items, clustered by item"
 
 
 def self_preference(job: JobScores, dimension: DimensionScores) -> Iterator[ProbeResult]:
-    """Yield the probe of each judge, if the job has this probe."""
+    """Yield the probe of each judge, if the job has this probe.
+
+    Do judges favour texts of their own family of models? Where people rated enough of both, a judge's score less
+    people's mean is compared between texts of its family and all others. Elsewhere the judges are held against each
+    other: each score is what the item is worth, plus what its judge gives on average, plus what that judge adds for its
+    own family, by least squares with the items' worth taken out and errors clustered by item. Two judges of two
+    families on texts of these two alone cannot be told apart in that way.
+    """
     if job.kinship is None:
         return
     authors, families = job.kinship.authors, job.kinship.judges
@@ -195,7 +185,12 @@ _SINGLE: Mapping[ProbeName, tuple[str, float]] = {
 def variant_probes(
     job: JobScores, dimension: DimensionScores, raters: Mapping[str, Floats], varied: Mapping[str, Floats]
 ) -> Iterator[ProbeResult]:
-    """Yield each probe of each rater: `raters` has the scores of the items, `varied` those of the variants."""
+    """Yield each probe of each rater: `raters` has the scores of the items, `varied` those of the variants.
+
+    Each drawn item is compared with its own variant, judge by judge. The effect is the mean difference of the pairs, by
+    Student's t over items. That some scores change proves nothing if a judge's scores change by themselves: replicates
+    of the same item show how often they do.
+    """
     if job.variants is None:
         return
     variants = job.variants
@@ -344,8 +339,12 @@ NO_ROUNDS = "the panel is not asked twice about one order"
 def position_probes(
     job: JobScores, dimension: DimensionScores, shown_first: Mapping[str, Floats], shown_second: Mapping[str, Floats]
 ) -> Iterator[ProbeResult]:
-    """Yield the probe of each rater, from its scores of the pairs with A first and with B first (both in favour of
-    A)."""
+    """Yield the probe of each rater, from its scores of the pairs with A first and with B first (both in favour of A).
+
+    It decides on pairs that were judged in both orders whether the order matters. The effect of being shown first, in
+    points of the scale, is half of the difference between the preference for A where A comes first and where B does.
+    Each pair is compared with itself, so it does not matter which of its texts is better.
+    """
     if dimension.orders is None:
         return
     for name, first in shown_first.items():

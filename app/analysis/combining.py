@@ -2,21 +2,6 @@
 
 All functions take items (rows) x judges (columns), NaN where an opinion is missing, and return one number per item, NaN
 without any opinion.
-
-Labels from several judges of different skill, after A. P. Dawid and A. M. Skene, "Maximum likelihood estimation of
-observer error-rates using the EM algorithm", Journal of the Royal Statistical Society C 28 (1979), 20-28.
-
-Each judge has a table of errors: how often it says b if a is true. Tables and true labels are estimated together, in
-turns. The method needs no ratings by people, and assumes that the judges' errors are independent: what they all get
-wrong in the same way it takes for the truth.
-
-How many independent judges a panel is worth.
-
-k judges whose errors correlate by r on average have, in their mean, the error of k / (1 + (k - 1) r) independent ones
-(the design effect of L. Kish, "Survey Sampling" (1965), section 5.4, for judges in place of a cluster's members).
-
-A judge's error is its score less the people's mean. That mean errs too, in an error that all judges share and that
-would count as their correlation: its variance, estimated from how people differ within an item, is subtracted.
 """
 
 from __future__ import annotations
@@ -148,6 +133,12 @@ def dawid_skene(votes: Ints, labels: int, *, rounds: int = ROUNDS) -> Labelled:
     """Estimate labels of items (rows) from judges (columns), each 0 to labels - 1, or -1 where an opinion is missing.
 
     Raises ValueError for a label out of range, or if no item has any opinion.
+
+    The labels come from several judges of different skill, after A. P. Dawid and A. M. Skene, "Maximum likelihood
+    estimation of observer error-rates using the EM algorithm", Journal of the Royal Statistical Society C 28 (1979),
+    20-28. Each judge has a table of errors: how often it says b if a is true. Tables and true labels are estimated
+    together, in turns. The method needs no ratings by people, and assumes that the judges' errors are independent: what
+    they all get wrong in the same way it takes for the truth.
     """
     if ((votes < -1) | (votes >= labels)).any():
         raise ValueError(f"labels are 0 to {labels - 1}, or -1 where one is missing")
@@ -181,6 +172,9 @@ def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, 
 
     It rests on the items that all judges scored and two people or more rated; with `exact` people's mean is taken for
     the truth, and one rating is enough.
+
+    A judge's error is its score less the people's mean. That mean errs too, in an error that all judges share and that
+    would count as their correlation: its variance, estimated from how people differ within an item, is subtracted.
     """
     if judges.shape[1] < 2:
         return Unknown("there is only one judge")
@@ -198,7 +192,12 @@ def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, 
 
 
 def effective_judges(judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False) -> Result:
-    """Return the number of independent judges whose mean errs as much as this panel's; see `error_correlation`."""
+    """Return the number of independent judges whose mean errs as much as this panel's; see `error_correlation`.
+
+    k judges whose errors correlate by r on average have, in their mean, the error of k / (1 + (k - 1) r) independent
+    ones (the design effect of L. Kish, "Survey Sampling" (1965), section 5.4, for judges in place of a cluster's
+    members).
+    """
     shared = error_correlation(judges, people, rng, exact=exact)
     if isinstance(shared, Unknown):
         return shared

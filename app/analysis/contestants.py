@@ -1,15 +1,5 @@
-"""Statistics of contestants that were compared in pairs: how often each wins, against whom, and which is the best.
-
-Where comparisons are few or one-sided, the uncertainty is reported: shares of wins with Wilson's interval, and
-strengths with a prior, with the reason why the comparisons alone rank nobody.
-
-Measures how far a rater orders the candidates of lists as people do, where lists were ranked by their pairs.
-
-Kendall's tau-b of a list and a person is taken over the pairs that both compared, so neither needs a full order; where
-preferences follow from two orders and all pairs are compared, it is the tau of these orders. Intervals are clustered
-by list.
-
-Statistics of labels and preferences: how common each label is, and how often A wins.
+"""Statistics of contestants and labels: which contestant wins against whom, rankings of lists, how common each label
+is.
 """
 
 from __future__ import annotations
@@ -63,7 +53,12 @@ class _Pairs(NamedTuple):
 
 
 def contestant_statistics(job: JobScores, wins: Floats, rng: np.random.Generator) -> ContestantStatistics:
-    """Compute the statistics from the panel's choices, one a pair: 1 where A wins, 0 where B does, 0.5 for a tie."""
+    """Compute the statistics from the panel's choices, one a pair: 1 where A wins, 0 where B does, 0.5 for a tie.
+
+    They tell how often each contestant wins, against whom, and which is the best. Where comparisons are few or
+    one-sided, the uncertainty is reported: shares of wins with Wilson's interval, and strengths with a prior, with the
+    reason why the comparisons alone rank nobody.
+    """
     if job.sides is None:
         return ContestantStatistics([], [], [], NOBODY_NAMED)
     first, second = job.sides
@@ -139,7 +134,12 @@ def rankings(
     job: JobScores, dimension: DimensionScores, rater_scores: Mapping[str, Floats]
 ) -> Iterator[RankingAgreement]:
     """Yield the agreement of each rater (one preference a pair) with people, and of a person with the other people.
-    Yields nothing if no lists were ranked, or nobody has rated any of their pairs."""
+    Yields nothing if no lists were ranked, or nobody has rated any of their pairs.
+
+    The lists are those that were ranked by comparing their pairs. Kendall's tau-b of a list and a person is taken over
+    the pairs that both compared, so neither needs a full order; where preferences follow from two orders and all pairs
+    are compared, it is the tau of these orders. Intervals are clustered by list.
+    """
     people = dimension.people
     if job.lists is None or not people.raters:
         return

@@ -1,10 +1,6 @@
 """The two results of a statistic: a value with its interval, or the reason why it cannot be given.
 
-Type aliases for numpy arrays.
-
-Student's t distribution, by scipy's special functions: loading `scipy.stats` takes half a second of CPU time.
-
-The least-squares line through pairs of numbers, with errors that may differ from pair to pair.
+Beside them stand what they are computed with: types of arrays, Student's t distribution, and the least-squares line.
 """
 
 from __future__ import annotations
@@ -69,7 +65,10 @@ Bools = npt.NDArray[np.bool_]
 
 
 def below(t: float, degrees: float) -> float:
-    """Return the probability of a value below `t`."""
+    """Return the probability of a value below `t`.
+
+    It is Student's t distribution, by scipy's special functions: loading `scipy.stats` takes half a second of CPU time.
+    """
     return float(special.stdtr(degrees, t))
 
 

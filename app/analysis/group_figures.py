@@ -1,7 +1,6 @@
-"""Compares groups of items that a column of their metadata makes: systems, models, languages.
+"""Figures of groups of items that a column of their metadata makes (systems, models, languages), and those of a gate.
 
-The figures that a gate decides by: a mean with its interval, and the difference from another run with its
-p-value.
+A gate decides by two of them: a mean with its interval, and the difference from another run with its p-value.
 """
 
 from __future__ import annotations

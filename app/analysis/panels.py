@@ -1,7 +1,5 @@
 """Finds the cheapest panel of a job's judges that agrees enough with people.
 
-Finds the cheapest panel that is good enough.
-
 Every panel of up to so many judges, with every way of combining their scores, is compared with people. The best of many
 looks better than it is (the winner's curse), so a panel's agreement is measured on items that had no part in choosing
 it: for each budget the best affordable panel is chosen without a tenth of the items and measured on that tenth, in

@@ -1,7 +1,7 @@
-"""Compares one rater (a judge, the panel, or a person) with people: how far they agree, and how far off the
-rater is.
+"""Compares a rater (a judge, the panel, or a person) with people, and learns maps from judges' scores to people's.
 
-Maps from judges' scores to people's: learned from a rated job, and applied to one that has a calibration.
+The comparison tells how far they agree, and how far off the rater is. Maps are learned from a rated job
+(`calibrations`), and evaluated in one that has a calibration (`calibrated_raters`).
 """
 
 from __future__ import annotations

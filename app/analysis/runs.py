@@ -1,7 +1,4 @@
-"""Compares two runs over the same items: how far the scores moved, paired by item, dimension and judge.
-
-Compares two runs over the same items: how far each judge's scores moved.
-"""
+"""Compares two runs over the same items: how far the scores moved, paired by item, dimension and judge."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The statistics of a dimension in sentences that a sceptical reader can check against the figures.
 
-The results of probes in sentences.
-
-Formats figures for sentences.
+`summary` writes all of them, the most important first; `probe_sentences` writes what the probes for biases have shown.
 """
 
 from __future__ import annotations

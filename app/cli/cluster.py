@@ -1,6 +1,6 @@
-"""`dicast cluster ...` shows and steers the nodes; output is a table or JSON, once or each second.
+"""`dicast cluster ...` shows and steers the nodes, `dicast fleet status` shows several installations at once.
 
-`dicast fleet status` shows several installations at once.
+Output is a table or JSON, once or each second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The two outputs of a command: results go to stdout, and all messages about them to stderr.
 
-rich is imported with the first message, so that `--help`, which needs none of it, answers at once.
-
-Options that several commands have.
+rich is imported with the first message, so that `--help`, which needs none of it, answers at once. The options that
+several commands have are declared here, too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Follows a job to its end. The ledger is polled several times a second, and its state alone decides.
 
-A separate thread polls, so that a store that does not answer never blocks the person at the keyboard.
-
-Draws the progress of a running job: its units, its rate, its open calls, and what it waits for.
-
-Displays of progress: a block that is redrawn on a terminal, a line now and then elsewhere, or nothing.
+A separate thread polls, so that a store that does not answer never blocks the person at the keyboard. Progress (units,
+rate, open calls, and what the job waits for) is shown as a block that is redrawn on a terminal, as a line now and then
+elsewhere, or not at all.
 """
 
 from __future__ import annotations

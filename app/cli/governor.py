@@ -1,8 +1,4 @@
-"""`dicast governor show|set|unset|slo`: show what the governor does in each pool, and set what an operator wants of
-it.
-
-Draws the state of pools: a block of lines for each pool, with what needs attention last and in colour.
-"""
+"""`dicast governor show|set|unset|slo`: show what the governor does in each pool, and set what an operator wants of it."""
 
 from __future__ import annotations
 

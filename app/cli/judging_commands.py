@@ -1,7 +1,4 @@
-"""Options and help of the commands on rubrics, and on how far judges can be trusted.
-
-Options and help of `dicast gate`.
-"""
+"""Options and help of the commands on rubrics, on gates, and on how far judges can be trusted."""
 
 from __future__ import annotations
 

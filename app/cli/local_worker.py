@@ -1,10 +1,9 @@
-"""Starts a worker process before it is known whether it is needed, because it takes long to load.
+"""The worker of `dicast run --local`: a process that loads its modules while the command still checks the job.
 
-The worker of `dicast run --local`, which loads its modules while the command still checks the job.
-
-`python -m dicast.app.cli.local_worker` then waits for a `WorkerOrder`, one line on standard input. Without one, for
-example because the job is refused, it ends and has touched nothing. Celery's command line is not used because it would
-load the commands of Celery and Flower first.
+It starts before it is known whether it is needed, because it takes long to load. `python -m
+dicast.app.cli.local_worker` then waits for a `WorkerOrder`, one line on standard input. Without one, for example
+because the job is refused, it ends and has touched nothing. Celery's command line is not used because it would load the
+commands of Celery and Flower first.
 """
 
 from __future__ import annotations

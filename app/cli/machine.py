@@ -1,13 +1,4 @@
-"""`dicast stop` ends the processes that Dicast started on this machine and left running for others.
-
-`dicast serve` runs the HTTP server.
-
-`dicast doctor` prints its findings as they are made; colour and exit code show the worst.
-
-`dicast metrics` prints one scrape of the store.
-
-`dicast init`: a job file and a pools file to begin with.
-"""
+"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `metrics` and `init`."""
 
 from __future__ import annotations
 

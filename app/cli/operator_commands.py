@@ -1,11 +1,6 @@
-"""Options and help of `dicast cluster`. The commands are implemented in `dicast.app.cli.cluster`.
+"""Options and help of `dicast cluster`, `fleet`, `token`, `audit` and `governor`.
 
-Options and help of `dicast fleet`. The command is implemented in `dicast.app.cli.cluster`.
-
-Options and help of `dicast token ...` and `dicast audit ...`. The commands are implemented in
-`dicast.app.cli.access`.
-
-Options and help of `dicast governor`. The commands are implemented in `dicast.app.cli.governor`.
+The commands are implemented in `dicast.app.cli.cluster`, `access` and `governor`.
 """
 
 from __future__ import annotations

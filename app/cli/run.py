@@ -1,8 +1,7 @@
-"""`dicast run` and `dicast jobs watch`: take a job from its file to its report.
+"""`dicast run`, `validate` and `jobs watch`: take a job from its file to its report.
 
-Waits for the HTML report beside a job's results, which a worker writes after the job has ended.
-
-`dicast validate` and `run --dry-run` show what a job would do, before anything is stored, started or paid for.
+`dicast validate` and `run --dry-run` show what a job would do, before anything is stored, started or paid for
+(`show_plan`).
 """
 
 from __future__ import annotations
@@ -75,8 +74,10 @@ def wait_for_page(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Wait up to so many seconds until the page is at least as new as the report in the folder. Return whether
-    it is."""
+    """Wait up to so many seconds until the page is at least as new as the report in the folder. Return whether it is.
+
+    The page is the HTML report beside a job's results, which a worker writes after the job has ended.
+    """
     until = clock() + seconds
     while not _current(folder):
         if clock() >= until:

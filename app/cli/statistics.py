@@ -1,10 +1,7 @@
-"""`dicast report`, `compare` and `panel` show what is known of a finished job's judges.
+"""`dicast report`, `compare`, `panel`, `calibrate`, `sample` and `rubrics`: what is known of a finished job's judges.
 
-`dicast calibrate` learns maps from judges' scores to people's from a finished job, and writes them to a file.
-
-`dicast sample` writes the file in which people rate a sample of a job's items.
-
-`dicast rubrics` shows the library of rubrics.
+`dicast calibrate` learns maps from judges' scores to people's, and writes them to a file. `dicast sample` writes the
+file in which people rate a sample of a job's items. `dicast rubrics` shows the library of rubrics.
 """
 
 from __future__ import annotations

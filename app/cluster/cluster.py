@@ -1,10 +1,7 @@
 """The nodes of an installation, as operators see and control them. Several operators may do so at once.
 
-Counts the messages that wait in the pools' queues.
-
-Which pools' work no living node takes, and why. Pure.
-
-Errors of operations on the cluster.
+Beside the operations stand their errors, and two questions about an installation: how many messages wait in the pools'
+queues (`waiting_units`), and which pools' work no living node takes, and why (`unsatisfied`, which is pure).
 """
 
 from __future__ import annotations

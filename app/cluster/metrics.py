@@ -3,8 +3,8 @@
 Every worker serves the shared metrics too, so that one that can be scraped is enough: `max by (pool)` over them.
 docs/operations.md lists every metric.
 
-Measures the waiting work and the workers that it is worth, from the ledger, the pools and the nodes, at each
-scrape.
+The waiting work, and the number of workers that it is worth, are measured at each scrape from the ledger, the pools and
+the nodes.
 """
 
 from __future__ import annotations

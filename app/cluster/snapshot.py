@@ -1,7 +1,4 @@
-"""Reads the state that all workers share from the store, for commands and metrics.
-
-The beat's sign of life, for health checks on its machine: when the broker last took one of its ticks.
-"""
+"""The state that all workers share, read from the store for commands and metrics; and the beat's sign of life."""
 
 from __future__ import annotations
 
@@ -44,7 +41,10 @@ FILE = "beat.tick"
 
 
 def mark(state_dir: str | Path) -> None:
-    """Record that a tick was sent now. Raises OSError."""
+    """Record that a tick was sent now. Raises OSError.
+
+    The beat's sign of life is for health checks on its machine: it tells when the broker last took one of its ticks.
+    """
     path = Path(state_dir) / FILE
     beside = path.with_suffix(".tmp")
     beside.write_text(repr(time.monotonic()))

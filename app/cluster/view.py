@@ -1,6 +1,6 @@
 """Views of nodes, for people and programs: one status each, with its reason. Pure.
 
-The facts that this process reports about itself as a node.
+`node_here` gives the facts that this process reports about itself as a node.
 """
 
 from __future__ import annotations

@@ -5,11 +5,9 @@ where `columns` says so, or where it has no column for the dimension but columns
 seems to be a misspelt one is refused, since its ratings would be lost. An empty cell is a missing rating.
 
 On scales of labels and preferences a cell holds the label, as the scale writes it, or its number; of a checklist the
-share of its questions that are answered with yes. Of a list of candidates it holds their order (app/domain/order.py),
+share of its questions that are answered with yes. Of a list of candidates it holds their order (app/domain/ranking.py),
 which rates all pairs of the list that are judged. Whatever else is no score on its dimension's scale raises
 `DatasetError` with the file, the line (in Parquet the row), the field, the bound and the value.
-
-The lists of candidates that people have rated, and their judged pairs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Checks the whole file before a job is accepted: every row is an item, and every id is present once.
+"""Checks the files of a job before it is accepted: every row is an item or a rating, and each is present once.
 
-Checks all ratings before a job is accepted: each is on its scale, of an item of the job, and present once.
+An item's id must not come twice. A rating must be on its scale, and of an item of the job.
 """
 
 from __future__ import annotations

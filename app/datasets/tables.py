@@ -1,10 +1,7 @@
-"""A row of a file, whatever its format, and the item made of it.
+"""Rows of a file, whatever its format, and the items made of them; readers of JSONL, CSV and TSV.
 
-JSONL, CSV and TSV, entered at any record by its byte offset.
-
-Which file a job means, and its format. An unreadable file is reported with what to do about it.
-
-The error for data sets, which names the place of what is wrong.
+A job means a file by its path, and a format by its own word or by the file's ending. An unreadable file is reported
+with what to do about it.
 """
 
 from __future__ import annotations
@@ -30,7 +27,10 @@ VALUE_CHARS = 60
 
 
 class DatasetError(DicastError, ValueError):
-    """The file cannot be read as items. The message is one line and quotes at most `VALUE_CHARS` of a value."""
+    """The file cannot be read as items. The message is one line and quotes at most `VALUE_CHARS` of a value.
+
+    It names the place of what is wrong.
+    """
 
     problem = "unreadable-items"
 
@@ -255,7 +255,10 @@ class _Lines:
 
 
 class JsonLines:
-    """One JSON object per line."""
+    """One JSON object per line.
+
+    It can be entered at any record by its byte offset.
+    """
 
     closed = False
 
@@ -300,6 +303,8 @@ class Csv:
     """Separated values with a header line; fields may be quoted and hold line ends (RFC 4180).
 
     Without a `separator` it is the comma; for a header without commas, semicolon or tab, whichever it has.
+
+    It can be entered at any record by its byte offset.
     """
 
     closed = True

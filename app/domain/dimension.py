@@ -1,7 +1,5 @@
 """A criterion of the rubric, as a job or a rubric file defines it.
 
-What scores there may be: numbers, labels, the share of a checklist, or a preference between two texts.
-
 A score is a whole number whatever the kind, so that ledger and statistics know one sort of score:
 
     numbers      from `min` to `max`

@@ -1,11 +1,4 @@
-"""What is judged: items, and the files that hold them or people's ratings of them.
-
-The messages of a conversation that is judged. Roles and names are untrusted data, as the texts are.
-
-One rating by a person, as it is stored with the job.
-
-One opinion as it is shown to a panel's chief (see app/domain/chief.py).
-"""
+"""What is judged: items, the messages of a conversation, and the files that hold items or people's ratings of them."""
 
 from __future__ import annotations
 
@@ -72,7 +65,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)
 
 
 class Turn(Strict):
-    """One message of a conversation."""
+    """One message of a conversation that is judged. Role and name are untrusted data, as the texts are."""
 
     role: Name
     content: Annotated[str | None, BeforeValidator(_join_parts)] = None
@@ -112,7 +105,10 @@ class Turn(Strict):
 
 
 class VisibleOpinion(Strict):
-    """What a chief is shown of one judge's opinion on an item; `said` is None for a judge without one."""
+    """What a chief is shown of one judge's opinion on an item; `said` is None for a judge without one.
+
+    app/domain/chief.py decides which opinions are shown.
+    """
 
     round: int = Field(ge=0)
     criterion: Id
@@ -359,8 +355,10 @@ MAX_RATERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """One person's score of one item in one dimension. `probability` is how likely the item was to be rated, if
-    known."""
+    """One person's score of one item in one dimension. `probability` is how likely the item was to be rated, if known.
+
+    It is stored with the job in this form.
+    """
 
     item_id: str
     dimension: str

@@ -1,13 +1,9 @@
-"""What a report says about a job's judges: agreement, bias, people's mean, groups.
+"""Judges as a report describes them: agreement, bias, people's mean, groups, and comparisons of runs and panels.
 
 All figures are plain data, so that a report can be read where no statistics library is installed. Every statistic has
 an interval, or a reason why it cannot be computed.
 
-A value with its interval as plain data, or the reason why it cannot be given.
-
-The results of comparing two runs and of searching for a panel, as plain data.
-
-A job's statistics as rows, one per figure, for data frames.
+`statistic_rows` gives them as rows, one for each figure, for data frames.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The results of a job: one `Opinion` per unit, and one `EvaluationError` for each unit without a score.
 
-Why a call failed, and what is recorded when a unit ends without a score.
-
-`FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a single call. `ErrorKind`
-(app/domain/opinion.py) is the coarser kind that is recorded for the unit.
-
-The errors of a job in bounded space: each kind with its reasons and examples.
+Errors come in two kinds: `FailureKind` is what a provider's adapter, or the caller's own deadline, reports about a
+single call. `ErrorKind` is the coarser kind that is recorded for the unit. `ErrorGroup` keeps the errors of a job in
+bounded space: each kind with its reasons and examples.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""How several judges' opinions of one item become one score.
+"""Rules by which several judges' opinions of one item become one score.
 
-The rules are those of app/statistics/combining.py, for one item at a time and without libraries.
-
-Preferences between the two texts of a pair: above 0 for A, below 0 for B, 0 for a tie.
-
-A judge that is shown the texts swapped calls the text that it read first A. What is stored always refers to the pair's
-own A and B.
+The rules are those of app/analysis/combining.py, for one item at a time and without libraries.
 """
 
 from __future__ import annotations
@@ -315,7 +310,11 @@ MAJORITY = PanelRule(combine="majority")
 
 
 def unswapped_score(score: int, *, swapped: bool | None) -> int:
-    """Return a judge's preference in terms of the pair's own A and B."""
+    """Return a judge's preference in terms of the pair's own A and B.
+
+    A preference is above 0 for A, below 0 for B, and 0 for a tie. A judge that is shown the texts swapped calls the
+    text that it read first A. What is stored always refers to the pair's own A and B.
+    """
     return -score if swapped else score
 
 

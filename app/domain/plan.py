@@ -7,19 +7,8 @@ judges are called only if needed has lanes for each of its stages.
 In a lane the units stand in the order item, replicate, agent, dimension; a unit's index there is its position. A page
 is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
 
-The name of a batched call, and how its usage is divided among the opinions it returned.
-
-Chooses the deployment of a unit: the one with the best `success_rate / (1 + load)`.
-
-Load is work in hand divided by the limit. A unit counts as soon as it is assigned, so that one deployment does not get
-a whole page. Randomness comes in as numbers: it breaks ties, and sends a small share of units elsewhere, because a
-deployment that gets no calls can never show that it has recovered.
-
-Why a job has stopped calling a place, which is a model of a pool.
-
-Splits items into pieces bounded in number and in bytes of text.
-
-How long the pipeline waits before it takes silence for loss, and how often it checks.
+Beside the layout stand the rules that planning follows: how a batched call's usage is divided, which deployment a unit
+is sent to, where a job has stopped calling, and how long the pipeline waits (`Intervals`).
 """
 
 from __future__ import annotations
@@ -187,6 +176,11 @@ def choose(candidates: Sequence[Candidate], draw: float) -> Choice:
 
     Rules: a broken one only if all are; in `EXPLORED` of the draws one of those with room that are not the best, if
     there is any; else the best, and among equals the one that the draw selects.
+
+    It is the one with the best `success_rate / (1 + load)`. Load is work in hand divided by the limit. A unit counts as
+    soon as it is assigned, so that one deployment does not get a whole page. Randomness comes in as numbers: it breaks
+    ties, and sends a small share of units elsewhere, because a deployment that gets no calls can never show that it has
+    recovered.
     """
     usable = [n for n, candidate in enumerate(candidates) if not candidate.broken] or list(range(len(candidates)))
     elsewhere = sum(not candidate.broken for candidate in candidates) > 1
@@ -216,8 +210,10 @@ def _drawn(places: Sequence[int], draw: float) -> int:
 
 
 class Stop(BaseModel):
-    """The job's first `after` units at the place all ended in this error (0: no call could be made at all, or the job
-    gave up waiting). `kind` is the error of the units that were not called."""
+    """Why a job has stopped calling a place, which is a model of a pool. The job's first `after` units at the place all
+    ended in this error (0: no call could be made at all, or the job gave up waiting). `kind` is the error of the units
+    that were not called.
+    """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -274,6 +270,8 @@ class Intervals:
     records.
 
     Intervals in milliseconds run by the lease clock, those in seconds by the clock of an event loop.
+
+    They say how long the pipeline waits before it takes silence for loss, and how often it checks.
     """
 
     unclaimed_ms: int = 60_000

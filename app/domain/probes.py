@@ -2,10 +2,6 @@
 
 Some are measured on what is judged anyway: what a probe needs to know of an item is measured then, and stored beside
 each opinion. Others are tried out: sampled items are judged once more, with one thing changed (app/domain/variants.py).
-
-Families of models, recognised by their names as these are commonly written.
-
-Adds Markdown markup to a text and removes it, to test whether a judge scores the looks of a text.
 """
 
 from __future__ import annotations
@@ -43,7 +39,10 @@ def plain(text: str) -> str:
 
 
 def marked_up(text: str) -> str:
-    """Return the text with markup: the first sentence in bold, the others as a list. No word is added."""
+    """Return the text with markup: the first sentence in bold, the others as a list. No word is added.
+
+    It serves to test whether a judge scores the looks of a text.
+    """
     first, *others = [part.strip() for part in _SENTENCES.split(text) if part.strip()] or [text]
     return "\n".join([f"**{first}**", *([""] if others else []), *(f"- {other}" for other in others)])
 
@@ -204,6 +203,8 @@ def family_of(name: str, overrides: Mapping[str, str] | None = None) -> str | No
     """Return the family of a model, from `overrides` or else from its name; None if it is unknown.
 
     In `provider/model` the model counts first, and the family that a distilled or hosted model is named after first.
+
+    Families are recognised by the names of models as these are commonly written.
     """
     if overrides and name in overrides:
         return overrides[name]

@@ -1,4 +1,4 @@
-"""What a judge is asked.
+"""The request that a judge gets for an item: system text, judged material, and questions.
 
 The judged text, the task it answers and the reference are data. Two fences stand around them:
 
@@ -27,8 +27,6 @@ Images stand in the material, each behind a line `IMAGE <number> OF THE MATERIAL
 
 An answer counts only if it carries the nonce, in a structured channel too: what stands between us and the model (a
 gateway, a proxy, a connection that is used again) may hand over the answer to another call, which fits the schema.
-
-How the prompt describes what is judged: one text, two to compare, or a conversation.
 """
 
 from __future__ import annotations

@@ -3,11 +3,6 @@
 A list becomes pairs when its job starts (app/domain/arrangement.py): all of them, or a sample. A sample connects all
 candidates, so that each can be ranked against each other. Which pairs there are, their order, and which candidate of a
 pair is A follow from the ids of list and candidates alone.
-
-People's order of a list's candidates, converted to preferences on its pairs.
-
-An order is the candidates' ids, best first: a list, in which a nested list stands for equals, or text in which `>`
-stands for "better than" and `=` for equals. It need not name all candidates.
 """
 
 from __future__ import annotations
@@ -108,7 +103,12 @@ class OrderError(ValueError):
 
 def preferences(order: Any, pairs: PairsOfList) -> Iterator[tuple[str, int]]:
     """Yield the pairs that the order decides: 1 if A is the better one, -1 if B is, 0 if they are equals. Raises
-    `OrderError`."""
+    `OrderError`.
+
+    The order is people's, of a list's candidates; it becomes preferences on the list's pairs. An order is the
+    candidates' ids, best first: a list, in which a nested list stands for equals, or text in which `>` stands for
+    "better than" and `=` for equals. It need not name all candidates.
+    """
     place = places(order, set(chain.from_iterable(pairs.values())))
     for pair, (a, b) in pairs.items():
         if a in place and b in place:

@@ -1,11 +1,9 @@
 """The report of a finished job: a summary of bounded size, whatever the number of opinions.
 
-What a report shows of scores that are labels or checklist answers.
-
-Exact statistics of whole-number scores, gathered one score at a time.
-
 Scores are whole numbers on a scale of at most 1001 values, so a histogram is complete: mean, median and deviation
 follow from it exactly (up to one final rounding), and memory does not grow with the number of scores.
+
+Scores that are labels or checklist answers are shown by how often each was given.
 """
 
 from __future__ import annotations

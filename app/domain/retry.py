@@ -1,10 +1,10 @@
-"""What follows a failed call: another call after a wait, or the end of the unit.
+"""Decides what follows a failed call: another call after a wait, or the end of the unit.
 
 Rules, in the order of the code:
 
 1. Terminal failures (quota exhausted, rejected) end the unit: asking again cannot help.
-2. Where nothing may be paid twice, so do answers that are no opinion, and failures after which nobody knows whether
-   the provider charges (`UNCERTAIN`).
+2. Where nothing may be paid twice, so do answers that are no opinion, and failures after which nobody knows whether the
+   provider charges (`UNCERTAIN`).
 3. A call that tried a pool which is down spends nothing: what it found out is the pool's fault.
 4. Rate limits (429, 529) are the pool's fault, too: they spend the requeue budget and no attempt.
 5. Everything else spends an attempt; the unit ends when all attempts are spent.
@@ -12,9 +12,6 @@ Rules, in the order of the code:
 The wait is `min(initial * 2^(n-1) + jitter, max)` for the n-th failure of its sort, and never shorter than what the
 provider asked for by Retry-After (cut to `retry_after_max_s`, then jittered). Nobody holds a slot or a lease meanwhile:
 the caller stores `delay_s` as a deadline.
-
-When a provider asks clients to wait: `retry-after` (RFC 9110 §10.2.3) and `retry-after-ms`, in every form seen in
-practice.
 """
 
 from __future__ import annotations
@@ -137,6 +134,8 @@ def retry_after_s(headers: Iterable[tuple[str, str]], now_s: float) -> float | N
     Numbers (also with fraction or exponent) are delays; negative ones mean now. Dates are HTTP dates in any of the
     three forms; without a zone they are UTC, and past ones mean now. A usable `retry-after-ms` is preferred because it
     is finer. Of several values the longest counts: earlier retries are known to fail.
+
+    The provider asks for it by `retry-after` (RFC 9110 §10.2.3) or `retry-after-ms`, in every form seen in practice.
     """
     seconds: list[float] = []
     milliseconds: list[float] = []

@@ -1,8 +1,7 @@
-"""Two ways to make untrusted text safe: `clean` to store it, `excerpt` to log it.
+"""Untrusted text made safe, and the field types that jobs are made of, each with its validation.
 
-Makes text from models and callers safe to show.
-
-The field types that jobs are made of: ids, texts and metadata, each with its validation.
+`clean` makes a text safe to store, `excerpt` to log, `printable` to show on a terminal, and `cell` to write into a
+spreadsheet.
 """
 
 from __future__ import annotations

@@ -10,11 +10,6 @@ Variants stand behind the job's own items (app/domain/arrangement.py), and name 
     order:reversed               the dimensions in reverse order
 
 The same seed draws the same items and attacks.
-
-Attacks on judges: text that an author may add so that their text scores higher, or another's lower.
-
-They were written for this project after techniques seen in practice, and target the judge's prompt as it is
-(app/domain/prompt.py), whose source is public. `{high}` and `{low}` stand for the ends of the scale.
 """
 
 from __future__ import annotations
@@ -45,7 +40,12 @@ Aim = Literal["high", "low"]
 
 
 class Attack(NamedTuple):
-    """One attack: the text that is appended to the item (or prepended, with `before`), and the score it aims for."""
+    """One attack: the text that is appended to the item (or prepended, with `before`), and the score it aims for.
+
+    An author may add such a text so that their own scores higher, or another's lower. The attacks were written for this
+    project after techniques seen in practice, and target the judge's prompt as it is (app/domain/prompt.py), whose
+    source is public. `{high}` and `{low}` stand for the ends of the scale.
+    """
 
     id: str
     family: str
