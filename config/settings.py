@@ -1,11 +1,9 @@
 """All settings of an operator, read from the environment once and passed down as one frozen value.
 
 `Settings.from_env(environ)` is pure: the composition root gives it the environment merged with `.env`. Every message
-names the variable, the bound and the value; the values of secrets are never shown.
-
-Suggests the name of a setting or file that was probably meant by an unknown one.
-
-Strict parsing of the text of one setting: a silent conversion would hide a mistake.
+names the variable, the bound and the value; the values of secrets are never shown. The text of a setting is parsed
+strictly: a silent conversion would hide a mistake. For an unknown name, the setting or file that was probably meant is
+suggested (`slip`, `nearest_file`).
 """
 
 from __future__ import annotations

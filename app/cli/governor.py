@@ -1,4 +1,4 @@
-"""`dicast governor show|set|unset|slo`: show what the governor does in each pool, and set what an operator wants of it."""
+"""`dicast governor show|set|unset|slo`: shows what the governor does in each pool, and sets what an operator wants."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How a judge's answer is read: strictly, within bounds, and always by the same rules.
+"""Reads a judge's answer: strictly, within bounds, and always by the same rules.
 
 Finding the answer (`Malformed` if it cannot be found):
 
 1. More than `MAX_ANSWER_CHARS` characters are no answer. White space and a byte order mark around it are nothing.
 2. In the structured channel the whole text must be one JSON object that carries the call's nonce: what fits the schema
    may still be the answer to another call.
-3. Elsewhere the answer is the one outermost JSON object that carries the call's nonce, whatever stands around it:
-   a code fence, chat, objects without the nonce or with another, and up to 99 broken ones. Several such objects count
-   as one if they are equal, else the answer is ambiguous.
+3. Elsewhere the answer is the one outermost JSON object that carries the call's nonce, whatever stands around it: a
+   code fence, chat, objects without the nonce or with another, and up to 99 broken ones. Several such objects count as
+   one if they are equal, else the answer is ambiguous.
 
 Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 
@@ -25,15 +25,7 @@ A batch is an object with a list `opinions`; other keys beside it are ignored. E
 asked for are ignored, their order means nothing. A dimension is accepted if it has an entry, and all its entries are
 valid and equal; it is corrupt if it has entries otherwise, and missing if it has none.
 
-JSON as RFC 8259 has it, read by the standard library within bounds, with what it would let pass made visible:
-
-* nesting deeper than `MAX_DEPTH` is refused;
-* a number is an `int` if it is mathematically whole (`7`, `7.0`, `70e-1`, as JSON Schema's "integer" has it),
-  else a `float`, so that 7.0000000000000000001 never rounds to 7;
-* what is well-formed but cannot be trusted becomes a `Flaw` in its place, and the rest stays readable: an object with
-  a duplicate key, a number of more than `MAX_DIGITS` digits, and the NaN and Infinity that Python writes.
-
-Strings may hold lone surrogates and NUL, which JSON allows as escapes: see `dicast.app.domain.text.clean`.
+The rules for JSON are those of `loads` and `outermost_objects`, at the beginning.
 """
 
 from __future__ import annotations
@@ -84,7 +76,18 @@ class JsonObject:
 
 
 def loads(text: str) -> Json:
-    """Parse the one JSON value in `text`, after an optional byte order mark. Raises `JsonError`."""
+    """Parse the one JSON value in `text`, after an optional byte order mark. Raises `JsonError`.
+
+    JSON is as RFC 8259 has it, read by the standard library within bounds, with what it would let pass made visible:
+
+    * nesting deeper than `MAX_DEPTH` is refused;
+    * a number is an `int` if it is mathematically whole (`7`, `7.0`, `70e-1`, as JSON Schema's "integer" has it), else
+      a `float`, so that 7.0000000000000000001 never rounds to 7;
+    * what is well-formed but cannot be trusted becomes a `Flaw` in its place, and the rest stays readable: an object
+      with a duplicate key, a number of more than `MAX_DIGITS` digits, and the NaN and Infinity that Python writes.
+
+    Strings may hold lone surrogates and NUL, which JSON allows as escapes: see `dicast.app.domain.text.clean`.
+    """
     body = text.removeprefix("\ufeff").strip(_SPACE)
     value, end = _decode(body, 0)
     if end != len(body):

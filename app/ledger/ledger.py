@@ -1,19 +1,13 @@
 """The ledger for workers: start, open a page, claim, record, defer, gather, complete.
 
-The common base of the ledger's verbs. Each verb is one script.
-
-Every write names the fence of its claim, and every way to a job's end leads through the same scripts, so a message that
-comes twice, late or never changes no outcome.
+Each verb is one script. Every write names the fence of its claim, and every way to a job's end leads through the same
+scripts, so a message that comes twice, late or never changes no outcome.
 
 Every verb may be repeated, because its reply may be lost after it was executed: redis-py repeats commands by itself,
 and so do callers (`retry_until_available` in app/pipeline/record.py). A verb whose repetition would not give the same
 result takes the name of its attempt.
 
-The ledger's verbs for jobs: start, bound, complete, announce, and their lanes and items.
-
-The ledger's verbs for pages: open, find lost messages, gather, close.
-
-The ledger's verbs for units: claim, record, defer, and due messages.
+`JobVerbs`, `PageVerbs` and `UnitVerbs` hold the verbs for jobs, pages and units; `Ledger` has them all.
 """
 
 from __future__ import annotations

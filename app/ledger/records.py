@@ -1,7 +1,4 @@
-"""Arguments and results of the ledger's verbs.
-
-The states of jobs in the ledger, and what became of a unit that was to be revoked.
-"""
+"""Arguments, results and states of the ledger's verbs."""
 
 from __future__ import annotations
 

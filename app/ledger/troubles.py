@@ -1,10 +1,4 @@
-"""Records what keeps jobs from going on: why, how often it was met, and which pools any living worker knows.
-
-A note expires when the trouble is not met again. Only tries at different times count, so ten lanes that fail at once
-are one try.
-
-Where jobs have stopped making calls, and which accounts have no money left: the ledger's part of fail_fast.py.
-"""
+"""Records what keeps jobs from going on: troubles, stops, and accounts without money."""
 
 from __future__ import annotations
 
@@ -22,7 +16,11 @@ REMEMBERED_S = 300
 
 
 class Troubles:
-    """The notes of one event loop. Raises redis errors."""
+    """The notes of one event loop. Raises redis errors.
+
+    A note says why, and how often it was met, and which pools any living worker knows. A note expires when the trouble
+    is not met again. Only tries at different times count, so ten lanes that fail at once are one try.
+    """
 
     def __init__(self, client: AsyncStoreClient, keys: Keys, intervals: Intervals = STANDARD) -> None:
         self._redis, self.keys, self._intervals = client, LedgerKeys(keys), intervals
@@ -80,7 +78,11 @@ EXHAUSTED_S = 86_400
 
 
 class StopStore:
-    """Stores jobs' stops and exhausted accounts, for one event loop. Store errors are raised unchanged."""
+    """Stores jobs' stops and exhausted accounts, for one event loop. Store errors are raised unchanged.
+
+    It says where jobs have stopped making calls, and which accounts have no money left. app/pipeline/pool_trouble.py
+    decides.
+    """
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:
         self._redis, self._keys = client, LedgerKeys(keys)

@@ -1,12 +1,7 @@
 """Checks an installation. Each check yields findings: a fact, its severity, and what to do about it.
 
-Runs all checks of an application, in a fixed order.
-
-Checks the pools' limits, and explains those that are not what they should be.
-
-Checks whether jobs that have not ended wait for something.
-
-Checks whether each pool can be used from this machine, and whether it answers.
+`examined` runs all checks of an application, in a fixed order. Checks of pools, jobs and providers are here; those of
+the store and the broker are in `store_checks.py`, those of nodes and queues in `waiting.py`.
 """
 
 from __future__ import annotations
@@ -73,7 +68,10 @@ AREA = "governor"
 
 
 def governor(dicast: Dicast) -> Iterator[Finding]:
-    """Yield findings on each pool that has been used."""
+    """Yield findings on each pool that has been used.
+
+    Limits that are not what they should be are explained.
+    """
     states = read_shared(dicast.store_url, dicast.keys).pools
     advice = "see dicast governor show"
     calm = []
@@ -157,7 +155,10 @@ def _build(spec: PoolSpec, dicast: Dicast) -> Provider:
 
 
 async def call_pool(dicast: Dicast, spec: PoolSpec) -> Finding:
-    """Make one tiny call under a lease, so that it counts within the pool's limit."""
+    """Make one tiny call under a lease, so that it counts within the pool's limit.
+
+    It shows that the pool can be used from this machine, and answers.
+    """
     timeout_s = min(spec.timeout_s or dicast.settings.llm_call_timeout, CALL_TIMEOUT_S)
     try:
         async with _lease(dicast, spec, timeout_s) as denial:

@@ -1,6 +1,7 @@
 """People's ratings of a finished job: drawing the sample that they rate, and adding and removing ratings.
 
-A finished job's items, if they are still accessible: stored among its results, or in the file that it names.
+A finished job's items are read from its results, or from the file that it names, if they are still accessible
+(`items_of`).
 """
 
 from __future__ import annotations

@@ -2,11 +2,6 @@
 
 Importing this replaces some of the commands that a worker answers; `Control` is the callers' side. What cannot be done
 is refused by both: a worker's reply is an error, and a caller who waits for no reply gets an exception.
-
-Revokes jobs and units by their ids. The revocation is in the ledger, whoever asks for it, with or without a worker.
-
-Celery keeps revoked ids in its workers and has them discard messages. Here a discarded message would be sent again for
-ever, and a worker that starts later would not know the id. A revocation may be repeated.
 """
 
 from __future__ import annotations
@@ -59,7 +54,12 @@ class Revocation(NamedTuple):
 
 
 def revoke_ids(dicast: Dicast, ids: Iterable[str], *, cut: bool) -> Revocation:
-    """Revoke jobs and units. `cut` tells that their open calls will be cut. Raises redis errors."""
+    """Revoke jobs and units. `cut` tells that their open calls will be cut. Raises redis errors.
+
+    The revocation is in the ledger, whoever asks for it, with or without a worker. Celery keeps revoked ids in its
+    workers and has them discard messages. Here a discarded message would be sent again for ever, and a worker that
+    starts later would not know the id. A revocation may be repeated.
+    """
     revocation = Revocation()
     for name in dict.fromkeys(map(str, ids)):
         try:

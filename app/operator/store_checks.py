@@ -1,9 +1,4 @@
-"""The result of a check: severity, area, message and advice.
-
-Checks the store: that it answers and keeps its data, and who can reach it.
-
-Checks RabbitMQ where it is the broker: that it answers, its version, its queues, and its encryption.
-"""
+"""Checks the store and, where RabbitMQ is the broker, RabbitMQ; and what the result of any check is (`Finding`)."""
 
 from __future__ import annotations
 
@@ -85,6 +80,7 @@ def _does_not_start(error: DaemonError) -> Finding:
 
 
 def store(dicast: Dicast) -> Iterator[Finding]:
+    """Checks that the store answers and keeps its data, and who can reach it."""
     configured_url = dicast.settings.redis_url
     if configured_url and not understood(configured_url):
         yield Finding(Severity.ERROR, "store", "REDIS_URL cannot be understood", f"it looks like {URL_SHAPES}")
@@ -232,7 +228,10 @@ QUEUE_TYPE = "queue type"
 
 
 def broker(dicast: Dicast) -> Iterator[Finding]:
-    """Check the broker; yields nothing where messages wait in the store."""
+    """Check the broker; yields nothing where messages wait in the store.
+
+    The checks are whether RabbitMQ answers, its version, its queues, and its encryption.
+    """
     if dicast.broker.is_store:
         return
     with dicast.connection_for_read() as connection:

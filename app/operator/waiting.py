@@ -1,6 +1,6 @@
-"""Finds out why a job stands still, for its watchers, `jobs show` and the doctor.
+"""Finds out why a job stands still; checks the nodes, the beat's ticks, and what waits in the queues.
 
-Checks the nodes, the beat's ticks, and what waits in the queues.
+Watchers of a job, `jobs show` and the doctor ask here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The facts of one call, and what is reported about it to the ledger, the log and the pool's governor.
 
-The places where a judge may be asked. A place is a pool's model.
-
-What a task has to do after one message's work.
+A judge may be asked at several places (`places_of`); a place is a pool's model.
 """
 
 from __future__ import annotations

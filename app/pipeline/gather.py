@@ -3,7 +3,7 @@
 Files are written before the ledger is, and writing a page or a report twice gives the same files. A process that dies
 in between therefore loses nothing: another one repeats the step.
 
-Reports a job's progress and its end to whoever waits for it.
+`Announcer` and `ProgressReports` report a job's end and its progress to whoever waits for it.
 """
 
 from __future__ import annotations

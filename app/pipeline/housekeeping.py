@@ -3,10 +3,6 @@
 Every worker publishes due messages, several times a second. The rest is done at the beat's ticks; where no beat runs,
 the workers do it themselves, one at a time. Every step may be taken twice and by several workers at once.
 
-Publishes messages whose time has come.
-
-Finds and restarts what stands still: pages without progress, unattended jobs, ends that were not announced.
-
 An error that concerns one page or job does not stop the work for the others. Every step may be taken twice and by
 several workers at once.
 """

@@ -1,11 +1,9 @@
 """Does the work of one message: claims its units and has them called, unless they end without a call.
 
 The guarantees rest on this order: the claim is written before the call (it records the intent to pay), the lease is
-given back as soon as the call has ended (ask.py), and the result is written with the claim's fence (settle.py). An
-unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored at once is
-kept on disk meanwhile.
-
-Claims a message's units. A claim records the intent to pay for their call.
+given back as soon as the call has ended (`call.py`), and the result is written with the claim's fence (`outcomes.py`).
+An unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored at once
+is kept on disk meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +36,10 @@ ClaimReply = tuple[JobState | None, Item | None, list[Claim]]
 
 
 class Claimer:
-    """Claims units on one event loop."""
+    """Claims units on one event loop.
+
+    A claim records the intent to pay for the call of its unit.
+    """
 
     def __init__(self, ledger: Ledger, recorder: Recorder, dead_nodes: DeadNodes) -> None:
         self._ledger, self._recorder, self._dead_nodes = ledger, recorder, dead_nodes

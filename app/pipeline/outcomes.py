@@ -1,8 +1,7 @@
 """Settles units whose call has ended, or is not made: with a result, with an error, or by sending the message again.
 
-Every write names the fence of its claim and carries the cost of the call.
-
-Builds the results of units that end without a score, after their last call or without any call.
+Every write names the fence of its claim and carries the cost of the call. The functions build the results of units that
+end without a score; `Outcomes` writes them.
 """
 
 from __future__ import annotations

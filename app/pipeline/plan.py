@@ -3,16 +3,10 @@
 A lane is planned page by page until its window is full. A page is written to the ledger before its messages are sent,
 and of two concurrent planners the ledger lets one win, so any process may plan at any time.
 
-Reads what a later stage of a panel needs from the earlier ones: the score board, or the opinions that a chief sees.
-
-A chief's opinions are read from pages that have been gathered into files. These are final, ordered by the positions of
-their lane, and the same for every reader, after any crash or repetition. Whoever gathers a page then has the later
-lanes planned, so a page that is not there yet does not have to be polled for.
-
-Decides how far the later judges of a panel may be planned, and which of their units end without a call.
-
-This is decided when a page is opened. The earlier judges' opinions on its items are final by then, so nothing that
-happens later could change the decision, and a unit that is not needed costs no message, claim or lease.
+A panel may have later stages, whose units depend on the opinions of earlier ones. How far they may be planned, and
+which of their units end without a call, is decided when a page is opened. The earlier judges' opinions on its items are
+final by then, so nothing that happens later could change the decision, and a unit that is not needed costs no message,
+claim or lease.
 """
 
 from __future__ import annotations
@@ -134,8 +128,13 @@ class StageInput:
 def read_earlier_opinions(
     results_dir: str, job: JobRecord, lane: Lane, item_range: range, places: PagePlaces
 ) -> StageInput:
-    """Read the opinions that a chief sees of the first items of `item_range`: of as many as have all pages of
-    earlier stages gathered, and fit into one page. Blocks; raises OSError."""
+    """Read the opinions that a chief sees of the first items of `item_range`: of as many as have all pages of earlier
+    stages gathered, and fit into one page. Blocks; raises OSError.
+
+    A chief's opinions are read from pages that have been gathered into files. These are final, ordered by the positions
+    of their lane, and the same for every reader, after any crash or repetition. Whoever gathers a page then has the
+    later lanes planned, so a page that is not there yet does not have to be polled for.
+    """
     opinions_by_item: dict[int, list[dict[str, Any]]] = {item: [] for item in item_range}
     whole, next_places = item_range.stop, {}
     for number, other in enumerate(job.lanes):

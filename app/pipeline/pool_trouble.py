@@ -1,7 +1,8 @@
-"""Decides whether a unit is worth a call. A job that only gets the same permanent error stops asking, and an exhausted
-account is tried again by one unit at a time.
+"""Decides whether a unit is worth a call, and whether a failed call is attributed to its unit or to a pool that is
+down.
 
-Rules for a job at a place (a pool's model), in the order in which they are tried:
+A job that only gets the same permanent error stops asking, and an exhausted account is tried again by one unit at a
+time. Rules for a job at a place (a pool's model), in the order in which they are tried:
 
 1. The account has no money left, and the job waits for it (`on_exhausted: wait`): the units come again, and one call
    every `recheck_s` tries the account.
@@ -14,17 +15,6 @@ left or no call can be made at all (a missing key). It does not stop where it ha
 errors.
 
 A process reads the store every `REFRESH_S`, so a few more calls may be made after a job has stopped.
-
-Decides whether a failed call is attributed to its unit or to a pool that is down.
-
-While a pool is down, one call at a time probes it. The failure of a probe says nothing about its unit and must not
-spend its attempts, or an outage would use up the units of a job one after the other. Rules, first match wins:
-
-1. The call was no probe -> the unit, as with every failure of a pool that is believed to be up.
-2. The job has had answers from other models of the pool and none from this one -> the unit: the model is broken.
-3. The provider answered with a rate limit, could not be reached, or is unavailable (502, 503, 504) -> the pool.
-4. Any other failure (500, a timeout) -> the pool, if `UNITS_SURE` units have failed and none was answered. Fewer could
-   be units that make the provider fail.
 """
 
 from __future__ import annotations
@@ -201,7 +191,17 @@ class Attribution(NamedTuple):
 
 
 class FailureAttributor:
-    """Attributes failures on one event loop. Waits for the store while it is unavailable."""
+    """Attributes failures on one event loop. Waits for the store while it is unavailable.
+
+    While a pool is down, one call at a time probes it. The failure of a probe says nothing about its unit and must not
+    spend its attempts, or an outage would use up the units of a job one after the other. Rules, first match wins:
+
+    1. The call was no probe -> the unit, as with every failure of a pool that is believed to be up.
+    2. The job has had answers from other models of the pool and none from this one -> the unit: the model is broken.
+    3. The provider answered with a rate limit, could not be reached, or is unavailable (502, 503, 504) -> the pool.
+    4. Any other failure (500, a timeout) -> the pool, if `UNITS_SURE` units have failed and none was answered. Fewer
+       could be units that make the provider fail.
+    """
 
     def __init__(self, conditions: Conditions, fail_fast: FailFast) -> None:
         self._conditions, self._fail_fast = conditions, fail_fast

@@ -1,7 +1,4 @@
-"""The pools of this worker, as the parts of the pipeline use them.
-
-Assigns units to deployments, where a judge has several, by the state of the pools in the store.
-"""
+"""The pools of this worker, as the parts of the pipeline use them, and the choice among several deployments of a judge."""
 
 from __future__ import annotations
 
@@ -144,6 +141,8 @@ class Deployments:
 
     A pool that this worker does not know is treated as broken, since its queue cannot be written to. So is a place
     where the job has stopped asking, and a pool that no node serves.
+
+    It goes by the state of the pools in the store (app/domain/plan.py has the rule).
     """
 
     def __init__(

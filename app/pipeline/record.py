@@ -2,16 +2,6 @@
 
 A result that the store has taken may be lost in a fail-over, if the replica had not received it yet. Results are
 therefore remembered for a while after they were written, and written to the new server again.
-
-Keeps answers that cannot be stored now on this machine's disk, until a process stores them.
-
-    <state dir>/spool/<namespace>/<node>/lock            held by the living process
-    <state dir>/spool/<namespace>/<node>/<number>.json   one write to the ledger, synced
-
-Answers are paid for. While the store is away, a process keeps its answers in memory and tries again; it also keeps them
-here, so that they outlive the process: another process on the machine stores entries without a living owner. The ledger
-decides by the fence whether an answer still counts. A disk that fails is reported as an error in the log and stops
-nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +38,16 @@ MAX_BYTES = 256 * 1024 * 1024
 
 
 class Spool:
-    """One process's part of the machine's spool. Safe for any thread. The disk is not touched before it is needed."""
+    """One process's part of the machine's spool. Safe for any thread. The disk is not touched before it is needed.
+
+        <state dir>/spool/<namespace>/<node>/lock            held by the living process
+        <state dir>/spool/<namespace>/<node>/<number>.json   one write to the ledger, synced
+
+    Answers are paid for. While the store is away, a process keeps its answers in memory and tries again; it also keeps
+    them here, so that they outlive the process: another process on the machine stores entries without a living owner.
+    The ledger decides by the fence whether an answer still counts. A disk that fails is reported as an error in the log
+    and stops nothing.
+    """
 
     def __init__(self, state_dir: str | Path, namespace: str, node: str, max_bytes: int = MAX_BYTES) -> None:
         self._root = Path(state_dir).resolve() / "spool" / folder_name(encode(namespace))

@@ -1,6 +1,6 @@
-"""Recovers what dead processes have left on disk, and what the store has lost: results, claims and jobs.
+"""Recovers what dead processes have left on disk, what the store has lost, and the work of dead or silent nodes.
 
-Takes over the work of nodes that are dead or silent.
+What may be lost or left are results, claims and jobs.
 """
 
 from __future__ import annotations

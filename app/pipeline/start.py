@@ -1,8 +1,7 @@
 """Starts a submitted job: prepares its folder and items, freezes its limit and bounds, and plans its lanes.
 
-Copies people's ratings into the job's folder, where they are kept apart from everything that judges see.
-
-Writes a job's items in the order in which they are judged, where that differs from the order of their file.
+People's ratings are copied into the job's folder, where they are kept apart from everything that judges see. Items are
+written in the order in which they are judged, where that differs from the order of their file.
 """
 
 from __future__ import annotations

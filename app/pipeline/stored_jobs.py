@@ -1,7 +1,4 @@
-"""Caches the jobs whose units a process judges; each incarnation is read once.
-
-Iterates over the items that were submitted with a job and are kept in the store.
-"""
+"""The jobs whose units a process judges, each incarnation read once, and the items that were submitted with a job."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Makes one HTTP call and classifies its failure.
+"""Makes one HTTP call, reads the JSON around the model's answer, and classifies a failure.
 
 Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
 rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
 redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200: an error under 200 is read
 as the status that it names, by a number (OpenRouter, Gemini) or by its kind (Anthropic). Names count in any case.
 
-Reading the JSON around a model's answer: strict, typed, and never raising anything but `MalformedBody`.
-
-Makes messages safe to log: one line without keys, judged texts and control characters.
+The functions that read an answer are strict and typed, and raise nothing but `MalformedBody`.
 """
 
 from __future__ import annotations
@@ -118,7 +116,10 @@ _LOOKS_LIKE_A_KEY = re.compile(
 
 
 class Redactor:
-    """Cleans messages of a provider. `secrets` are the values that are sent with each call."""
+    """Cleans messages of a provider. `secrets` are the values that are sent with each call.
+
+    A message is safe to log then: one line without keys, judged texts and control characters.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = tuple(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)

@@ -2,12 +2,6 @@
 
 Connections are aiohttp's, also where a call goes through an SDK: with thousands of open connections they take a third
 of the CPU time of httpx2's own pool, which looks at every connection for each request.
-
-Sends the body of a call to the provider and receives the response, as the SDK would or through the SDK.
-
-The SDK decides address and headers of a call. Building a request and a response takes it more CPU time than all else
-that a call costs, though only the body differs from call to call. `DirectPost` has one request built for each model,
-which is never sent, and sends all bodies of that model in the same way. `python -m lab.bench.calls` measures it.
 """
 
 from __future__ import annotations
@@ -210,7 +204,10 @@ CONTENT_LENGTH = istr("content-length")
 
 
 class Post(Protocol):
-    """Sends one body to a provider."""
+    """Sends one body to a provider.
+
+    It receives the response as the SDK would, or through the SDK.
+    """
 
     async def send(self, body: Body, transit: Transit) -> HttpResponse:
         """Send the body and return the response, whatever its status. Without a response, raises the errors of the SDK,
@@ -251,7 +248,13 @@ Build = Callable[[str], Awaitable[httpx2.Request]]
 
 
 class DirectPost:
-    """Sends each call as the SDK would, without its overhead."""
+    """Sends each call as the SDK would, without its overhead.
+
+    The SDK decides address and headers of a call. Building a request and a response takes it more CPU time than all
+    else that a call costs, though only the body differs from call to call. `DirectPost` has one request built for each
+    model, which is never sent, and sends all bodies of that model in the same way. `python -m lab.bench.calls` measures
+    it.
+    """
 
     def __init__(self, build: Build, connections: Connections) -> None:
         self._build, self._connections = build, connections

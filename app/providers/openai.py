@@ -1,8 +1,7 @@
 """OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, LiteLLM, llama.cpp, Azure.
 
-Builds the request that OpenAI's SDK would send, without the SDK, which takes half a second of CPU time and 30 MB.
-
-A test compares the two byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
+Requests are built as OpenAI's SDK would, without it: it takes half a second of CPU time and 30 MB. A test compares the
+two byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
 """
 
 from __future__ import annotations

@@ -14,11 +14,9 @@
     <results>/<job>/report.json                    the `Report`; it exists once all the others are complete
 
 How the folder is named, whose it is when an id is used again, and who may change its files, is described in
-folders.py. Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of
-pages, then lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the
-lane's order of units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
-
-The newest errors of a running job, from the pages that have been gathered so far.
+`folders.py`. Every file appears whole or not at all (written beside, synced, renamed). The order of opinions is that of
+pages, then lanes, and within a page the one in which `write_page` got them; a lane's opinions thus stand in the lane's
+order of units (item, replicate, agent, dimension), and those of different lanes are interleaved page by page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a job's files lie: one folder an id, which is the latest job's of that id; earlier ones' are set aside.
+"""The folder of a job's files: one for each id, which is the latest job's of that id; earlier ones' are set aside.
 
     <results>/<name>/                       the folder of the latest job that has begun
     <results>/<name>/incarnation            which of the jobs of this id that is
@@ -11,8 +11,6 @@
 
 Several processes change a job's files: workers, `dicast report`, servers, and whoever was frozen and comes back late.
 Each writes what takes long beside, and then, `writing`, looks whether the folder is still that of the run it knows.
-
-Files that appear whole or not at all, and survive a loss of power.
 """
 
 from __future__ import annotations
@@ -38,9 +36,11 @@ from dicast.workers.system.files import create, make_folder, open_or_create
 def replacing(path: Path, *, private: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that replaces `path` at the end of the block, synced. If the block fails, it leaves no trace.
 
-    Only the owner can read the file, unless `private` is false: then its mode follows the umask. A killed writer
-    leaves `<name>.<hex>.tmp` beside it. If several writers race, one of their files is there, whole. An OSError, such
-    as that of a full disk, names `path`.
+    Only the owner can read the file, unless `private` is false: then its mode follows the umask. A killed writer leaves
+    `<name>.<hex>.tmp` beside it. If several writers race, one of their files is there, whole. An OSError, such as that
+    of a full disk, names `path`.
+
+    A file appears whole or not at all, and survives a loss of power.
     """
     beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:

@@ -1,6 +1,6 @@
-"""Checks whether a finished job passes a gate, from its files.
+"""Checks whether a finished job passes a gate, from its files, and writes the verdict for other programs.
 
-The verdict of a gate in the formats that other programs read: JUnit XML, Markdown, CSV.
+The formats are JUnit XML, Markdown and CSV.
 """
 
 from __future__ import annotations

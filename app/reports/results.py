@@ -6,9 +6,7 @@
 
 All take a report (as `.get()` gives it, or a `Report`), or a job's id. An id is looked for in `results_dir`, by default
 what DICAST_RESULTS_DIR names; a report names its folder itself. They raise `NoResults`, or `ResultsAway` if the files
-cannot be seen from here.
-
-Shows reports in notebooks as HTML.
+cannot be seen from here. `show_reports` makes notebooks show reports as HTML.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The statistics of a finished job, computed from its files. The libraries are imported when a function needs them.
+"""The statistics of a finished job, computed from its files, and comparisons of two finished jobs.
 
-A comparison of two finished runs, with the judges' arguments on the items that moved most.
+The libraries are imported when a function needs them.
 """
 
 from __future__ import annotations
@@ -197,11 +197,13 @@ class RunsDiffer(DicastError, ValueError):
 def compare_jobs(
     first: tuple[Path, Report], second: tuple[Path, Report], *, most: int = 20, force: bool = False
 ) -> RunsCompared:
-    """Compare two runs: how far scores moved from the first to the second, by dimension and judge, and the `most`
-    items that moved furthest.
+    """Compare two runs: how far scores moved from the first to the second, by dimension and judge, and the `most` items
+    that moved furthest.
 
     Labels without an order are left out, since they have no mean. Raises `RunsDiffer` where a rubric or scale differs,
     unless `force` is set, and where nothing is left to compare; `NoLibraries`.
+
+    The judges' arguments are given for the items that moved most.
     """
     try:
         from dicast.app.analysis import runs

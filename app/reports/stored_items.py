@@ -1,18 +1,14 @@
-"""The items of a job that are judged in another order or form than they lie in their source, as they are judged.
+"""What is stored in a job's folder beside its results: items as they are judged, people's ratings, and images.
 
-<results>/<job>/arranged.jsonl     one `Item` a line
+    <results>/<job>/arranged.jsonl            one `Item` a line: the items, if they are judged in another order or form
+                                              than they lie in their source
+    <results>/<job>/ratings.jsonl             one `Rating` a line: those that the job was started with, and those that
+                                              were added after it ended
+    <results>/<job>/ratings.submitted.jsonl   the former alone, once any were added; empty if there were none
+    <results>/<job>/images/<SHA-256>          the bytes of an image, each stored once, as it was when the job started
 
-People's ratings, stored in the job's folder.
-
-<results>/<job>/ratings.jsonl             one `Rating` a line: those that the job was started with, and those that
-                                          were added after it ended
-<results>/<job>/ratings.submitted.jsonl   the former alone, once any were added; empty if there were none
-
-The images of a job, each stored once, as they were when the job started.
-
-<results>/<job>/images/<SHA-256>     the bytes
-
-What a job needs to go on after its end: its items, and the results that its units have already.
+The last functions are for a job that goes on after its end: it needs its items, and the results that its units have
+already.
 """
 
 from __future__ import annotations

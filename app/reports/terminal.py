@@ -1,12 +1,11 @@
-"""A report as it is printed in a terminal: 80 columns suffice, wider terminals show more, and without a terminal it
-is plain.
+"""A report as it is printed in a terminal: 80 columns suffice, wider terminals show more, and without a terminal it is
+plain.
 
-All text from models and callers is shown by `printable` and given to rich as `Text`, so that neither markup nor
-escapes in it have any effect.
+All text from models and callers is shown by `printable` and given to rich as `Text`, so that neither markup nor escapes
+in it have any effect.
 
-The part of a report's table for scales in words: labels, preferences, checklists.
-
-A heat map of judges and dimensions in a terminal.
+Scales in words (labels, preferences, checklists) have a part of the table of their own, and `print_heat_map` shows
+judges against dimensions.
 """
 
 from __future__ import annotations

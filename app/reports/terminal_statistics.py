@@ -1,8 +1,7 @@
 """A report's statistics as they are printed in a terminal: sentences and, on demand, the figures behind them.
 
-Comparisons of runs, searches for panels, and calibrations, as they are printed in a terminal.
-
-The plot of a search for panels: cost of an item against agreement with people.
+Comparisons of runs, searches for panels, and calibrations are printed here, too. `plot_fronts` draws a search for
+panels: cost of an item against agreement with people.
 """
 
 from __future__ import annotations

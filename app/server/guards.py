@@ -3,7 +3,7 @@
 A route declares its requirements by `needs(...)`; a server with a route that does not cannot be made. Everything is
 checked before the body is read and before the route itself runs.
 
-Checks the origin of a request: it must not come from another site's page, nor be for another host name.
+A request must not come from another site's page, nor be for another host name (`check`).
 """
 
 from __future__ import annotations

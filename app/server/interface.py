@@ -1,6 +1,6 @@
 """The HTTP interface as one application: its routes, their OpenAPI description, errors and headers.
 
-`/` and `/page/{file}`: the page's files, read from its folder once, at the first request.
+The files of the page, `/` and `/page/{file}`, are read from their folder once, at the first request.
 """
 
 from __future__ import annotations

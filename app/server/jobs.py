@@ -1,8 +1,7 @@
-"""`/jobs`: submit, list, show, cancel, resume and delete jobs.
+"""The routes of jobs: `/jobs`, `/jobs/{job}/events` and `/uploads`.
 
-`/jobs/{job}/events`: a job's progress as it happens.
-
-`/uploads`: stores files of items, which jobs may name.
+Jobs are submitted, listed, shown, cancelled, resumed and deleted; a job's progress is sent as events as it happens; and
+files of items are stored, which jobs may name.
 """
 
 from __future__ import annotations

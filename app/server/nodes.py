@@ -1,9 +1,8 @@
-"""`/cluster/nodes`: nodes join, send heartbeats, and are controlled.
+"""The routes of nodes: `/cluster/nodes`, where nodes join, send heartbeats and are controlled, and `/cluster`, all of
+them.
 
 A node that joins over HTTP gets a heartbeat token of its own and a user of the store. It works over the store, as every
 other node.
-
-`/cluster`: all nodes together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""`/status`, `/metrics`, `/grafana/dashboard`: the installation at a glance, for people and for monitors.
+"""Routes that show the installation and the caller: `/status`, `/metrics`, `/grafana/dashboard`, `/session`,
+`/healthz`.
 
-`/session`: the caller's identity and rights, so that a page can show what the caller may do.
+`/status`, `/metrics`, `/grafana/dashboard`: the installation at a glance, for people and for monitors.
 
-`/healthz`, `/readyz`: for orchestrators and load balancers. They need no token and reveal nothing internal.
+`/session` is the caller's identity and rights, so that a page can show what the caller may do. `/healthz` and `/readyz`
+are for orchestrators and load balancers. They need no token and reveal nothing internal.
 """
 
 from __future__ import annotations

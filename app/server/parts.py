@@ -1,18 +1,7 @@
 """The objects that the routes use: made once for each server, and found from a request.
 
-Idempotency keys of submissions: the same key with the same request is the same job and the same answer.
-
-The store records which job a key stands for before the job is stored. So submissions that race, even at several
-servers, or that are repeated after a crash, submit one job; and the ledger accepts the same job only once.
-
-How many requests a token and an address may make: buckets in the store, so that several servers agree.
-
-The keys of the HTTP interface in the store, outside the prefix that nodes may access.
-
-The folder of uploads, the only one whose files a job submitted over HTTP may name.
-
-Files are named after their content, so that the same file is stored once, and no name leads anywhere else. Workers read
-them, so all machines must share the folder, as they share the results.
+Several servers may serve one installation, so idempotency keys and the rates of requests are in the store, under keys
+outside the prefix that nodes may access (`ServerKeys`).
 """
 
 from __future__ import annotations
@@ -74,7 +63,12 @@ KEY_CHARS = 200
 
 
 class IdempotencyKeys:
-    """The keys of one installation; each subject has its own."""
+    """The keys of one installation; each subject has its own.
+
+    The same key with the same request is the same job and the same answer. The store records which job a key stands for
+    before the job is stored. So submissions that race, even at several servers, or that are repeated after a crash,
+    submit one job; and the ledger accepts the same job only once.
+    """
 
     def __init__(self, client: StoreClient, keys: ServerKeys) -> None:
         self._redis, self._keys = client, keys
@@ -137,7 +131,10 @@ class Taken(NamedTuple):
 
 
 class Rates:
-    """The buckets of one installation."""
+    """The buckets of one installation.
+
+    They say how many requests a token and an address may make.
+    """
 
     def __init__(self, client: StoreClient, keys: ServerKeys) -> None:
         self._keys = keys
@@ -171,7 +168,12 @@ class Upload:
 
 
 class Uploads:
-    """The folder of uploads. `file_bytes` bounds one file, `folder_bytes` all of them."""
+    """The folder of uploads. `file_bytes` bounds one file, `folder_bytes` all of them.
+
+    It is the only folder whose files a job submitted over HTTP may name. Files are named after their content, so that
+    the same file is stored once, and no name leads anywhere else. Workers read them, so all machines must share the
+    folder, as they share the results.
+    """
 
     def __init__(self, folder: Path, file_bytes: int, folder_bytes: int) -> None:
         self._folder, self.file_bytes, self._folder_bytes = folder.absolute(), file_bytes, folder_bytes

@@ -1,9 +1,6 @@
 """Reports every error as a problem (RFC 9457): a type for programs, a title, a sentence; never a traceback or a secret.
 
 The type is `urn:dicast:problem:` and the error's `problem`. docs/http.md lists them with their statuses.
-
-Security headers for every answer, so that a browser neither guesses types, frames, caches nor runs anything; and the
-end of the connection when the answer comes before the end of the request.
 """
 
 from __future__ import annotations
@@ -46,7 +43,10 @@ HEADERS = {
 
 class SafeHeaders:
     """Adds `HEADERS` to every answer, and ends the connection after an answer that is sent before the whole body has
-    arrived: else the rest of the body, which may be endless, would be read only to be thrown away."""
+    arrived: else the rest of the body, which may be endless, would be read only to be thrown away.
+
+    The headers keep a browser from guessing types, framing, caching or running anything.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,7 @@
-"""`/jobs/{job}/report`, `opinions` and `errors`: the results of a finished job.
+"""The routes of a finished job's results: `/jobs/{job}/report`, `opinions`, `errors`, and `items` for people.
 
-Files are read only from this server's own results folder, whatever folder a report names.
-
-`/jobs/{job}/items`, `item`, `text`, `scores`: a finished job's results in pages that a person can look through.
+Files are read only from this server's own results folder, whatever folder a report names. `/jobs/{job}/items`, `item`,
+`text` and `scores` give the results in pages that a person can look through.
 """
 
 from __future__ import annotations

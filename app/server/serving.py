@@ -1,8 +1,4 @@
-"""`dicast serve`: runs the HTTP interface at an address, until it is stopped.
-
-A timeout for request headers: uvicorn waits for them without end, so that a client that opens connections and sends
-nothing, or one byte now and then, could lock out everybody else.
-"""
+"""`dicast serve`: runs the HTTP interface at an address, until it is stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +26,11 @@ HEADERS_S = 15.0
 
 class TimeoutProtocol(H11Protocol):
     """uvicorn's protocol, which closes a connection if no complete request headers arrive within `HEADERS_S` after its
-    beginning or after the last answer."""
+    beginning or after the last answer.
+
+    uvicorn waits for request headers without end, so that a client that opens connections and sends nothing, or one
+    byte now and then, could lock out everybody else.
+    """
 
     _late: asyncio.TimerHandle | None = None
 

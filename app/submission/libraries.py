@@ -1,14 +1,7 @@
-"""Checks that a job's template fits its items before the job is accepted, and reads templates from files.
+"""Files that a job names and that become part of it when it is submitted: templates, rubrics and calibrations.
 
-Rubrics: dimensions in files of their own, by path or by name from the library that comes with Dicast.
-
-If a job's `dimensions` is a text, or a list that contains one, the text is a rubric: a name of the library
-(`faithfulness`) or the path of a YAML or JSON file with the fields of one `Dimension`. `{rubric: faithfulness, weight:
-2}` takes a rubric and changes some of its fields.
-
-Calibrations: files made by `dicast calibrate`, inserted into the job that names one and checked against it.
-
-In a job's document `calibration` is the path of a file, `{file: ..., on_mismatch: warn}`, or the file's content itself.
+A template is tried on the job's items before the job is accepted (`Trials`). In a job's document `calibration` is the
+path of a file, `{file: ..., on_mismatch: warn}`, or the file's content itself.
 """
 
 from __future__ import annotations
@@ -175,7 +168,13 @@ def rubric(name: str, folder: Path | None, read: Read) -> dict[str, Any]:
 
 
 def with_rubrics(document: Mapping[str, Any], folder: Path | None, read: Read) -> dict[str, Any]:
-    """Return the job's document with the rubrics that it names inserted; `folder` is as in `rubric`."""
+    """Return the job's document with the rubrics that it names inserted; `folder` is as in `rubric`.
+
+    A rubric is a dimension in a file of its own, by path or by name from the library that comes with Dicast. If a job's
+    `dimensions` is a text, or a list that contains one, the text is a rubric: a name of the library (`faithfulness`) or
+    the path of a YAML or JSON file with the fields of one `Dimension`. `{rubric: faithfulness, weight: 2}` takes a
+    rubric and changes some of its fields.
+    """
     entries = document.get("dimensions")
     if isinstance(entries, str):
         entries = [entries]

@@ -1,7 +1,4 @@
-"""From a caller's job to the ledger: checked as a whole, stored as a whole, or refused with a reason.
-
-Checks that a job can try out what its probes ask for.
-"""
+"""Brings a caller's job into the ledger: checked as a whole, stored as a whole, or refused with a reason."""
 
 from __future__ import annotations
 

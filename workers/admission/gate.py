@@ -7,10 +7,6 @@ nothing new is granted. An error that concerns one request affects that request 
 goes back.
 
 Threads: the hub's thread receives and acknowledges messages; everything else runs on the execution pool's loop.
-
-The order in which the units waiting at one gate take their turns.
-
-Detects that the units waiting for a pool are the last ones. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -43,7 +39,10 @@ has to grow for these, too."""
 
 class QueueEnd:
     """The end of one gate's queue. No higher limit is tried with a queue's last units, since a refused one would end
-    after all others."""
+    after all others.
+
+    It detects that the units waiting for a pool are the last ones. It is pure: time is an argument.
+    """
 
     def __init__(self) -> None:
         self._near_since: float | None = None
@@ -70,7 +69,10 @@ elsewhere."""
 
 
 class Turns:
-    """The turns at one gate. Jobs at their own limit, or of projects at theirs, step aside for a while."""
+    """The turns at one gate. Jobs at their own limit, or of projects at theirs, step aside for a while.
+
+    The order in which the units waiting at one gate take their turns follows from them.
+    """
 
     def __init__(self) -> None:
         self._aside: dict[str, float] = {}

@@ -1,8 +1,7 @@
 """Leases in the store, each the right to have one call open. One round trip gives back and grants in batches.
 
-The record of a lease in the store, as Python reads it; release.lua and grant.lua read and write it.
-
-The open leases, for display.
+`release.lua` and `grant.lua` read and write the record of a lease, which Python reads as a `Holder`. `open_leases`
+gives those that are open, for display.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The state of each pool, for display: limits and their reasons, who waits, what was denied, budgets.
+"""The state of each pool: for display, for callers that may choose among several, and whether it is down.
 
-Nothing here makes decisions, and no decision is based on it.
-
-The health of pools: how a call sent to one now would fare, for callers that may choose among several.
-
-Pools that are down: their calls fail one after the other, and none is answered. The store's scripts keep the record
-(health.lua), by the lease clock, so that it outlives every worker.
+A `PoolState` has the limits and their reasons, who waits, what was denied, and the budgets. It makes no decision, and
+no decision is based on it. `PoolHealth` tells how a call sent to a pool now would fare, for callers that may choose
+among several. An `Outage` says that a pool is down.
 """
 
 from __future__ import annotations
@@ -41,6 +38,9 @@ class Outage:
 
     `since` (the first) and `at` (the last) are seconds of the lease clock. `units` is the number of different units
     that failed, counted up to 8. `status` is 0 if there was no answer; `error` is the error of the last failure.
+
+    The pool's calls fail one after the other, and none is answered. The store's scripts keep the record (`health.lua`),
+    by the lease clock, so that it outlives every worker.
     """
 
     since: float

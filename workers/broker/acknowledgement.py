@@ -1,4 +1,4 @@
-"""Acknowledgements in batches, one round trip to Redis each, kept until the server has them.
+"""Acknowledgements in batches, one round trip to Redis each, kept until the server has them; and putting messages back.
 
     batch_acks(connection.channel())       # before anything is consumed or set on its `qos`
 
@@ -9,16 +9,6 @@ the server has deleted them, also across connections, for a tag names its messag
 with tags waiting has its messages redelivered: at least once, as before.
 
 All on the hub's thread. In a process without a hub, kombu's own way.
-
-Puts unacknowledged messages back into their queues, many in one step.
-
-kombu moves each by itself, in a transaction that conflicts with all concurrent ones, and that a store with full memory
-rejects. A message goes behind those that wait, so that one that kills its workers does not hold up others.
-
-Treats a Redis that rejects commands for a while as unreachable: the worker reconnects instead of ending.
-
-It may be read-only (a replica, a fail-over), full, or unblocked by a change of roles. kombu counts these answers as
-channel errors, which end a worker that gets one while it consumes. They are temporary, so consuming is retried.
 """
 
 from __future__ import annotations
@@ -52,6 +42,10 @@ def requeue(channel: Any, client: Any, tags: Sequence[str], *, lost: bool = Fals
 
     Each goes back at most once, however many processes do this concurrently. `lost` says that the worker that held them
     is gone, which is counted in the messages (`RETURNS`).
+
+    Many go back in one step. kombu moves each by itself, in a transaction that conflicts with all concurrent ones, and
+    that a store with full memory rejects. A message goes behind those that wait, so that one that kills its workers
+    does not hold up others.
     """
     unacked, index = channel.unacked_key, channel.unacked_index_key
     queue_of = cache(partial(private.queue_of, channel))
@@ -212,7 +206,12 @@ class OutlivedQoS(QoS):  # type: ignore[misc]
 
 def reconnect_on_error_replies() -> None:
     """Have kombu's Redis transport, in this process, treat an error answer as a lost connection, and ignore
-    acknowledgements over a lost one."""
+    acknowledgements over a lost one.
+
+    A Redis that rejects commands for a while is treated as unreachable: the worker reconnects instead of ending. It may
+    be read-only (a replica, a fail-over), full, or unblocked by a change of roles. kombu counts these answers as
+    channel errors, which end a worker that gets one while it consumes. They are temporary, so consuming is retried.
+    """
     if ResponseError not in Transport.connection_errors:
         Transport.connection_errors = (*Transport.connection_errors, ResponseError)
         Channel.QoS = OutlivedQoS

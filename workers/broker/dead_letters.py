@@ -1,20 +1,12 @@
-"""Dead letters: messages that no task can be made of are set aside and counted.
+"""Checks messages before they are handled: signed, well formed, in their own queue; others are set aside as dead
+letters.
 
 kombu ends the worker on the first message that is not its own JSON, after taking it from the queue. Here messages are
 checked before kombu reads them.
 
-Finds faults in a message before Celery makes a request of it: anybody may be able to write into a queue.
-
-Celery trusts the types of its own protocol. A time limit of three numbers, a stamp that is a list or a lone surrogate
-in an id would raise where a request is started, announced or stored, in a loop that serves all messages.
-
-Checks whether a message is accepted: signed if it must be, well formed, and read from the queue that it was sent
-to.
-
-Task messages that only holders of a shared secret can write: HMAC-SHA256 over the body and what names the task.
-
-So whoever can write to the broker cannot have arbitrary tasks run. They can have a signed message run again; the ledger
-guarantees that every task here may be repeated without harm.
+Task messages may be signed, so that only holders of a shared secret can write them: HMAC-SHA256 over the body and what
+names the task. So whoever can write to the broker cannot have arbitrary tasks run. They can have a signed message run
+again; the ledger guarantees that every task here may be repeated without harm.
 """
 
 from __future__ import annotations
@@ -165,7 +157,12 @@ header. A text of 200,000 characters as `errbacks` would become 200,000 messages
 
 
 def fault(headers: Any, properties: Mapping[str, Any]) -> str:
-    """Return why no request may be made of a message with these headers and properties; '' if one may."""
+    """Return why no request may be made of a message with these headers and properties; '' if one may.
+
+    Anybody may be able to write into a queue. Celery trusts the types of its own protocol. A time limit of three
+    numbers, a stamp that is a list or a lone surrogate in an id would raise where a request is started, announced or
+    stored, in a loop that serves all messages.
+    """
     if not isinstance(headers, dict) or not isinstance(headers.get("task"), str):
         return "no task message"
     if not _OWN.isdisjoint(headers):

@@ -1,4 +1,6 @@
-"""Messages taken from a queue several at a time, noted as unacknowledged in the same step.
+"""Fetches messages from a queue several at a time, as many as a gate has room for; and how many wait there.
+
+From a store the messages are noted as unacknowledged in the same step:
 
     fetch_in_batches(channel, gate.room, dead_letters.add, in_hand)       # a channel of `batch_acks`
 
@@ -9,18 +11,8 @@ A message that was popped and could not be noted, because the server went away i
 process: it stays in `in_hand`, and the next channel puts it back. So does what a pop has brought over a connection that
 nobody is going to read any more, once another one has been found broken (`read_pops`).
 
-Messages of a RabbitMQ queue, fetched several at a time, as many as a gate has room for.
-
-A quorum queue has a limit of unacknowledged messages per consumer, which cannot change while the consumer is active.
-Since messages are acknowledged late, such a limit would cover all that run and all that wait, and would soon be wrong
-for a pool whose limit moves. Here a consumer may receive as many messages as there is room for when it begins. When
-they have arrived, and there is room again, another consumer takes its place; the messages of the old one stay with this
-process and are acknowledged as usual. Holds: no more messages are added to the gate at a time than it had room for.
-
-All on the hub's thread.
-
-How many messages wait in a queue, untaken, and what those say that are next: what the watchdog and the gates' logs
-ask, of whichever broker it is.
+From RabbitMQ they come by a `Prefetch`. All of it is on the hub's thread. How many messages wait, untaken, and what
+those say that are next, the watchdog and the gates' logs ask of whichever broker it is (`QueueLengths`).
 """
 
 from __future__ import annotations
@@ -121,7 +113,15 @@ def _popped(channel: Any) -> Any:
 class Prefetch:
     """The prefetch of one queue. `consumer` is kombu's, on a channel of its own, and does not consume yet; `room` is
     the gate's. `read_on` handles messages that were read from the socket together with the broker's confirmation, since
-    no poll reports them."""
+    no poll reports them.
+
+    A quorum queue has a limit of unacknowledged messages per consumer, which cannot change while the consumer is
+    active. Since messages are acknowledged late, such a limit would cover all that run and all that wait, and would
+    soon be wrong for a pool whose limit moves. Here a consumer may receive as many messages as there is room for when
+    it begins. When they have arrived, and there is room again, another consumer takes its place; the messages of the
+    old one stay with this process and are acknowledged as usual. Holds: no more messages are added to the gate at a
+    time than it had room for.
+    """
 
     def __init__(self, consumer: Any, room: Callable[[], int], read_on: Callable[[], None]) -> None:
         self._consumer, self._room, self._read_on = consumer, room, read_on

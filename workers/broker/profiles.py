@@ -1,13 +1,7 @@
-"""Where messages wait: in the store itself (Redis, Valkey, also behind Sentinel), or in RabbitMQ's quorum queues.
+"""The broker's profiles: messages wait in the store itself (Redis, Valkey, also behind Sentinel), or in RabbitMQ.
 
-A profile has all settings of Celery that differ. Leases, ledger and results are in the store in both cases.
-
-The names of one installation's queues and exchanges, where several installations share a broker.
-
-    Names().qualify("provider.openai")        -> provider.openai
-    Names("blue").qualify("provider.openai")  -> provider.openai@blue
-
-Holds: names of two installations are never equal, since neither plain names nor encoded namespaces contain '@'.
+RabbitMQ's are quorum queues. A profile has all settings of Celery that differ. Leases, ledger and results are in the
+store in both cases.
 """
 
 from __future__ import annotations
@@ -106,7 +100,15 @@ _MARK = "@"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one installation; without a namespace they are plain."""
+    """The names of one installation; without a namespace they are plain.
+
+    They are the names of its queues and exchanges, where several installations share a broker.
+
+        Names().qualify("provider.openai")        -> provider.openai
+        Names("blue").qualify("provider.openai")  -> provider.openai@blue
+
+    Names of two installations are never equal, since neither plain names nor encoded namespaces contain '@'.
+    """
 
     namespace: str = ""
 

@@ -1,16 +1,14 @@
 """The registry of nodes: worker processes with a name and a beacon, whose work others take over when they die.
 
-A beacon is a key that its node renews each second from a thread of its own, so that neither a busy loop nor a slow
-task silences it. Silence for `NodeIntervals.beacon_s` lets others take the node's *work* over. Its *leases* are freed
-only on proof of death, for a frozen or cut-off node may have calls open: the proof is that its process is gone from
-this host; otherwise they end at their deadlines.
+A beacon is a key that its node renews each second from a thread of its own, so that neither a busy loop nor a slow task
+silences it. Silence for `NodeIntervals.beacon_s` lets others take the node's *work* over. Its *leases* are freed only
+on proof of death, for a frozen or cut-off node may have calls open: the proof is that its process is gone from this
+host; otherwise they end at their deadlines.
 
-What operators want of nodes: orders, which are kept in the store until they are taken back, and requests, which are
-for now and are lost if the node is not listening.
-
-A node reads its order in the answer to its beacon, and is woken over a channel so that it reads it at once. It
-acknowledges the order in its next beacon; by then no call begins there any more. The store itself grants nothing to a
-node that has an order (`admit.lua`), from the moment it is written.
+Operators' orders are kept in the store until they are taken back (`Orders`); requests are for now, and are lost if the
+node is not listening (`Requests`). A node reads its order in the answer to its beacon, and is woken over a channel so
+that it reads it at once. It acknowledges the order in its next beacon; by then no call begins there any more. The store
+itself grants nothing to a node that has an order (`admit.lua`), from the moment it is written.
 """
 
 from __future__ import annotations

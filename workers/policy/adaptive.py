@@ -1,13 +1,12 @@
 """The default engine: finds the capacity, keeps it full, and sees few refusals.
 
-It reacts within the time of a refusal instead of a round trip (`calls`, `timescales`), grows in confirmed steps
-(`growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis`, `accepted_later`, `top_refusals`),
-keeps a learned rate (`rate`), follows the provider's own budgets (`buckets`), watches latency (`latency`) and failures
-(`failures`, `breaker`). This module only decides which of them acts when.
+It reacts within the time of a refusal instead of a round trip (`calls.py`; `Timescales`), grows in confirmed steps
+(`Growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis.py`; `AcceptedLater`,
+`TopRefusals`), keeps a learned rate (`rate.py`), follows the provider's own budgets (`budgets.py`), watches latency
+(`LatencyWatch`) and failures (`breaker.py`). `Adaptive` only decides which of them acts when.
 
-What the default engine's evidence says. These functions read its state and change nothing.
-
-What the default engine demands of the enforcer, and when it is due again: derived from its state.
+The functions before it read its state and change nothing: what the evidence says, what the engine demands of the
+enforcer (`directives`), and when it is due again (`next_at`).
 """
 
 from __future__ import annotations

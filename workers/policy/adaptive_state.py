@@ -1,33 +1,4 @@
-"""What the default engine remembers: plain data of bounded size, stored as JSON.
-
-Levels that were refused and later accepted: a sign that the provider does not bound the number of open calls.
-
-Single refusals at the very top, which mean that the cap has moved by one, or are noise.
-
-The first sign of a cap that drifts down is one refusal of a call that used the last slot. Waiting for more evidence
-would cost more refusals, so one slot is given up at once, and tried again soon. If it is accepted then, such refusals
-count as noise for a while, and cost nothing.
-
-How the limit on open calls grows: slow start, climbing back, and careful steps beyond what is known.
-
-A step is *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only
-then comes the next one. Three paces (the window's congestion control, Jacobson 1988, with silence for the
-acknowledgement):
-
-* slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
-* below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
-* beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
-  doubles, so that a stable cap costs one refusal a hold.
-
-The two measured time scales of a pool: how fast refusals come back, and how long answers take.
-
-Latency as a sign of queueing, read without survivor bias and with a test for being wrong.
-
-Calls are grouped into cohorts by the order of *sending*; a cohort's median is known once half of it is back, however
-slow the rest is. If the median doubles over the least seen lately, the limit is cut towards it. Little's law then
-judges the cut: where calls were queueing, limit / latency (the throughput) stays; if it falls by more than a fifth,
-the model itself became slower, the cut is undone and the new latency is the base.
-"""
+"""The memory of the default engine: plain data of bounded size, stored as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +21,11 @@ CLEARLY = 0.89
 @dataclass(slots=True)
 class AcceptedLater:
     """The last refused `level` and when it was refused (`at`). `count` refused levels in a row were accepted later, the
-    last at `last_at`."""
+    last at `last_at`.
+
+    It holds levels that were refused and later accepted: a sign that the provider does not bound the number of open
+    calls.
+    """
 
     level: int | None = None
     at: float = NEVER
@@ -99,6 +74,15 @@ class Growth:
 
     The limit was filled `fills` times of `needed` since it last moved, the last counted time at `filled_at`. `resumed`
     says that work has come back after a pause and has not filled the limit yet.
+
+    The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
+    *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
+    the next one. Three paces (the window's congestion control, Jacobson 1988, with silence for the acknowledgement):
+
+    * slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
+    * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
+    * beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
+      doubles, so that a stable cap costs one refusal a hold.
     """
 
     limit: float
@@ -307,7 +291,14 @@ class CutTrial:
 @dataclass(slots=True)
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
-    medians, and `medians` counts them since the start."""
+    medians, and `medians` counts them since the start.
+
+    Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
+    cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
+    the median doubles over the least seen lately, the limit is cut towards it. Little's law then judges the cut: where
+    calls were queueing, limit / latency (the throughput) stays; if it falls by more than a fifth, the model itself
+    became slower, the cut is undone and the new latency is the base.
+    """
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
@@ -398,7 +389,10 @@ QUICKER_WEIGHT, SLOWER_WEIGHT = 0.2, 0.02
 @dataclass(slots=True)
 class Timescales:
     """The time scales. A call older than `feedback_s` that was not refused has been accepted. `rtt_s` is the average
-    latency of answers, `quick_s` that of the quickest ones."""
+    latency of answers, `quick_s` that of the quickest ones.
+
+    There are two, measured for each pool: how fast refusals come back, and how long answers take.
+    """
 
     feedback_s: float
     rtt_s: float
@@ -445,7 +439,13 @@ RETRY_RTTS = 3.0
 @dataclass(slots=True)
 class TopRefusals:
     """The last refusal at the top: at `level` open calls, at the time `at`. `level` is None once the question is
-    settled."""
+    settled.
+
+    Single refusals at the very top mean that the cap has moved by one, or are noise. The first sign of a cap that
+    drifts down is one refusal of a call that used the last slot. Waiting for more evidence would cost more refusals, so
+    one slot is given up at once, and tried again soon. If it is accepted then, such refusals count as noise for a
+    while, and cost nothing.
+    """
 
     level: int | None = None
     at: float = NEVER

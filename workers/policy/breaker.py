@@ -4,10 +4,8 @@
                       ^                      |
                       +---- refused, failed, or lost by its deadline (break time doubles, up to a cap)
 
-Pattern: Nygard, Release It! (2007), ch. 5. What trips it is up to the profile. Break time starts anew after
-each recovery. The probe is granted by the enforcer: never a second one while one is open.
-
-Counts what trips the breaker of the default engine: consecutive failures.
+Pattern: Nygard, Release It! (2007), ch. 5. What trips it is up to the profile. Break time starts anew after each
+recovery. The probe is granted by the enforcer: never a second one while one is open.
 """
 
 from __future__ import annotations
@@ -85,8 +83,10 @@ def _reopen(config: BreakerConfig, breaker: Breaker, now: float) -> Breaker:
 
 @dataclass(slots=True)
 class Failures:
-    """Consecutive failures. `since` is the send time of the first in the row; only an answer to a later call ends
-    it."""
+    """Consecutive failures. `since` is the send time of the first in the row; only an answer to a later call ends it.
+
+    They trip the breaker of the default engine.
+    """
 
     row: int = 0
     since: float | None = None

@@ -6,26 +6,7 @@ What is missing beyond our own spending was used by other tenants of the account
 
 What is left may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is
 treated as a window whose end has to be observed. While it holds calls back, a few are sent all the same now and then:
-see `doubt`.
-
-How a budget refills, inferred from its snapshots.
-
-The same three header names serve a bucket that refills continuously, a window that gives everything back at its end,
-and a log that gives back each call one window after it was made. They differ in how the reported reset moves:
-
-* spending moves a bucket's reset away, since reset is the time until it is full;
-* a window's reset comes nearer with the clock, whatever is spent;
-
-and in how `remaining` moves: a bucket gives back all the time, a window nothing and then all, a log what was spent one
-period ago.
-
-A counter's recent past, thinned out.
-
-Reported budgets are trusted as long as they agree with what is accepted.
-
-A budget that holds calls back is tested: a few calls go beyond what it allows, first one, then two, four, eight. If one
-of them is refused, the budget is real, and the next test waits longer. If all are accepted, the budget is dropped: it
-is not enforced, or its numbers are too low.
+`budgets.py` tests it so, and `Trust` keeps the results.
 """
 
 from __future__ import annotations
@@ -44,7 +25,10 @@ AT_ONCE_S = 0.01
 
 @dataclass(slots=True)
 class Meter:
-    """Points (instant, count) in the order of time, some of the past ones left out."""
+    """Points (instant, count) in the order of time, some of the past ones left out.
+
+    They are a counter's recent past.
+    """
 
     points: list[tuple[float, float]] = field(default_factory=list)
 
@@ -135,6 +119,15 @@ class Nature:
     `slid` says that it is a log. `period_s` is reported by the provider (`told`), or inferred; 0 if it is unknown.
     `guess_s` is a period seen once. `came_back` is what came back of late, `due_back` what would have come back in a
     log.
+
+    The same three header names serve a bucket that refills continuously, a window that gives everything back at its
+    end, and a log that gives back each call one window after it was made. They differ in how the reported reset moves:
+
+    * spending moves a bucket's reset away, since reset is the time until it is full;
+    * a window's reset comes nearer with the clock, whatever is spent;
+
+    and in how `remaining` moves: a bucket gives back all the time, a window nothing and then all, a log what was spent
+    one period ago.
     """
 
     leaning: float = 0.0
@@ -290,6 +283,11 @@ class Trust:
     confirmed the budget.
 
     `dropped_at` is when the budget was dropped, None if it is trusted. `revoked` counts how often it was dropped.
+
+    Reported budgets are trusted as long as they agree with what is accepted. A budget that holds calls back is tested:
+    a few calls go beyond what it allows, first one, then two, four, eight. If one of them is refused, the budget is
+    real, and the next test waits longer. If all are accepted, the budget is dropped: it is not enforced, or its numbers
+    are too low.
     """
 
     test: Test | None = None

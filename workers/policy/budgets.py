@@ -1,18 +1,8 @@
 """Reported budgets: what a provider says about its limits, taken as a hypothesis.
 
-`nature` infers how a budget refills, `budget` follows one, `doubt` tests it, `trust` remembers the results, `hidden`
-learns a window that only `Retry-After` reveals, and `told` is the collection that the engine uses.
-
-All that the provider reports about its limits, for one pool, and what follows from it for the engine.
-
-A window that only refusals reveal: the `Retry-After` of many of them points to one instant.
-
-If a cap on open calls refuses, every refusal names an instant of its own, such as a second from now. If a window is
-used up, all refusals name its end. So a few refusals that agree reveal a window: no more calls will be accepted before
-its end, and what was accepted since it began is its size. This is tested with single calls. A size that was learned too
-small (the window was half over, or others used it) grows by what is accepted beyond it.
-
-Tests of a reported budget: how they go, and what follows from them; `trust` keeps the results.
+A `Nature` infers how a budget refills, a `Budget` follows one, a `Trust` remembers the results of tests (all in
+`budget.py`). Here are the tests (`advance`), the window that only `Retry-After` reveals (`HiddenWindow`), and the
+collection for one pool that the engine uses, with what follows from it (`ReportedBudgets`).
 """
 
 from __future__ import annotations
@@ -212,6 +202,12 @@ class HiddenWindow:
     `budget` is the window, if there is one. The present window began at `opened_at`, after `opened` calls; the last
     call that found it used up was sent at `refused_at`. It is `sized` once a whole window has begun. Until
     `doubted_until` no window is assumed, because the last one was disproved.
+
+    Only refusals reveal it: the `Retry-After` of many of them points to one instant. If a cap on open calls refuses,
+    every refusal names an instant of its own, such as a second from now. If a window is used up, all refusals name its
+    end. So a few refusals that agree reveal a window: no more calls will be accepted before its end, and what was
+    accepted since it began is its size. This is tested with single calls. A size that was learned too small (the window
+    was half over, or others used it) grows by what is accepted beyond it.
     """
 
     hints: list[Hint] = field(default_factory=list)

@@ -3,11 +3,10 @@
 Refusals come back fast and answers slowly, so silence is information: a call that is older than the feedback delay and
 was not refused has been accepted. So the engine reacts within the time of a refusal instead of a whole round trip.
 
-The events that the enforcer reports to the governor: `Sent` when a call leaves, `Done` when its outcome is recorded.
-
-Instants are seconds on the lease clock. Both are appended by the store's scripts, so that their order is the order
-in which things happened. A lost `Done` leaves its call open until it is too old to matter; a lost `Sent` is
-reconstructed from the `Done`, which repeats what was known at the send.
+The enforcer reports two events to the governor: `Sent` when a call leaves, `Done` when its outcome is recorded.
+Instants are seconds on the lease clock. Both are appended by the store's scripts, so that their order is the order in
+which things happened. A lost `Done` leaves its call open until it is too old to matter; a lost `Sent` is reconstructed
+from the `Done`, which repeats what was known at the send.
 """
 
 from __future__ import annotations

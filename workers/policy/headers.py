@@ -1,32 +1,18 @@
-"""Reads an answer's headers into `Readings`.
+"""Rate-limit headers of providers and gateways, read into one form.
 
-How long a provider asks to wait: `retry-after-ms`, and `retry-after` in seconds or as a date.
+Every dialect states the same few facts: how much is allowed, how much is left, when that changes, and over which time
+it counts. The meaning of names is in tables (`Role` and below it), values are parsed by `count`, `reset`, `duration`
+and `instant`, fields that carry lists and parameters by `items`, and `Retry-After` by `retry_after`. Nothing here knows
+a provider by its name: a header that follows the grammar is read, whoever sends it. One that cannot be read is ignored:
+a provider's typing error must not stop the traffic. The parsers raise nothing.
 
-Fields with lists and parameters: the IETF drafts' `RateLimit` and `RateLimit-Policy`, and gateways' likes.
-
-RateLimit: "burst";r=50;t=30, "daily";r=900;t=4000        RateLimit-Policy: "burst";q=100;w=60;qu="tokens"
-RateLimit: limit=100, remaining=50, reset=5               RateLimit-Policy: 100;w=60
-X-RateLimit-Limit: 600, 600;w=60;name="llm"               X-RateLimit-Limit: 1, 15000
-
-Parsers of the values of rate-limit headers: counts, durations, instants. Nothing here raises.
-
-The words of which the names of rate-limit headers are made.
+The words of which the names of rate-limit headers are made:
 
     <family> - <role, unit, period and qualifiers in any order>
 
 `x-ratelimit-remaining-tokens-minute`, `anthropic-ratelimit-input-tokens-remaining` and
 `x-ratelimit-api_key-limit-requests` are all of this form. A word that is in no table is a qualifier: it only tells one
 budget from another.
-
-What one answer says about limits, independent of the dialect.
-
-Rate-limit headers of providers and gateways, read into one form.
-
-Every dialect states the same few facts: how much is allowed, how much is left, when that changes, and over which time
-it counts. The meaning of names is in tables (`words`), that of values in `values`; fields that carry lists and
-parameters are read in `structured`, `Retry-After` in `retry`. Nothing here knows a provider by its name: a header that
-follows the grammar is read, whoever sends it. One that cannot be read is ignored: a provider's typing error must not
-stop the traffic.
 """
 
 from __future__ import annotations
@@ -77,7 +63,10 @@ class Reading(NamedTuple):
 
 class Readings(NamedTuple):
     """All that one answer says about limits. `retry_after_s` counts from the answer, in steps of `retry_grain_s`.
-    `unknown` are names of headers that seem to be about limits and could not be read."""
+    `unknown` are names of headers that seem to be about limits and could not be read.
+
+    They do not depend on the dialect.
+    """
 
     budgets: tuple[Reading, ...] = ()
     retry_after_s: float | None = None
@@ -229,7 +218,17 @@ class ListItem(NamedTuple):
 
 
 def items(text: str) -> list[ListItem]:
-    """Return the items of a list, at most `MOST_ITEMS`."""
+    """Return the items of a list, at most `MOST_ITEMS`.
+
+    Such lists are the IETF drafts' `RateLimit` and `RateLimit-Policy`, and gateways' likes:
+
+        RateLimit: "burst";r=50;t=30, "daily";r=900;t=4000
+        RateLimit-Policy: "burst";q=100;w=60;qu="tokens"
+        RateLimit: limit=100, remaining=50, reset=5
+        RateLimit-Policy: 100;w=60
+        X-RateLimit-Limit: 600, 600;w=60;name="llm"
+        X-RateLimit-Limit: 1, 15000
+    """
     parsed = []
     for part in _SPLIT.split(text[: 4 * LONGEST_TEXT])[:MOST_ITEMS]:
         value, *rest = part.split(";")
@@ -294,6 +293,8 @@ def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float
     given.
 
     The finer form is preferred. Of several values the longest counts, since earlier retries would fail.
+
+    A provider asks for it by `retry-after-ms`, or by `retry-after` in seconds or as a date.
     """
     fine = [value / 1000.0 for value in _numbers(headers.get("retry-after-ms", ""))]
     if fine:

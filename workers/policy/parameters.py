@@ -2,7 +2,7 @@
 
 Instants are seconds on the lease clock. The enforcer needs nothing else: no history, and no provider's name.
 
-Budgets in their simplest form: what a call takes from one, and budgets that an operator has set.
+A budget in its simplest form, what a call takes from one, and budgets that an operator has set belong to them.
 """
 
 from __future__ import annotations

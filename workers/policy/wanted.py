@@ -1,16 +1,6 @@
-"""How many workers an installation can put to use: the number for autoscalers.
+"""How many workers an installation can put to use, and which waiting messages should go back for idle ones.
 
-Workers are wanted for calls that wait, as far as the pools' limits and budgets let them be open. If a provider is the
-bound, another worker would only wait beside the others. The number follows each reading at once and is not smoothed:
-scaling down late is up to the autoscaler (KEDA's `cooldownPeriod`, an HPA's `stabilizationWindowSeconds`), and a second
-delay here would hide the actual demand.
-
-Which messages that wait at busy nodes should go back for idle ones. Pure: the nodes' loads are arguments.
-
-A node that takes work and holds more than `overload` messages without a lease gives up to `most` of them at a time, and
-keeps at least `overload`. If it is full, its messages wait for one of its calls to end anyway, and it may give all of
-them, up to `most` at a time. A node that takes no work (it is cordoned) gives all. Receivers are nodes that take work
-of the same pool, hold fewer than `idle` messages and have free slots: the emptiest first, one message at a time.
+Both are pure: the nodes' loads are arguments.
 """
 
 from __future__ import annotations
@@ -82,6 +72,11 @@ def wanted_workers(
     least one worker, to plan, gather and report, even if none of their calls may be made now. Holds: the result is 0 if
     nothing waits, is open or unfinished, and `minimum` is 0; it is never more than the calls that could be open, except
     for that one worker and `minimum`.
+
+    The number is for autoscalers. Workers are wanted for calls that wait, as far as the pools' limits and budgets let
+    them be open. If a provider is the bound, another worker would only wait beside the others. The number follows each
+    reading at once and is not smoothed: scaling down late is up to the autoscaler (KEDA's `cooldownPeriod`, an HPA's
+    `stabilizationWindowSeconds`), and a second delay here would hide the actual demand.
     """
     pools = {*rooms, *(pool for item in work for pool in item.pools)}
     rooms_by_pool = {pool: rooms.get(pool, WantedRoom(most)) for pool in pools}
@@ -156,6 +151,12 @@ def transfers(loads: Iterable[Load], *, overload: int = OVERLOAD, idle: int = ID
 
     Holds: no node both gives and receives; no node receives more than it has free slots, or units of a pool that it
     does not serve; and no node gives what it does not hold.
+
+    A node that takes work and holds more than `overload` messages without a lease gives up to `most` of them at a time,
+    and keeps at least `overload`. If it is full, its messages wait for one of its calls to end anyway, and it may give
+    all of them, up to `most` at a time. A node that takes no work (it is cordoned) gives all. Receivers are nodes that
+    take work of the same pool, hold fewer than `idle` messages and have free slots: the emptiest first, one message at
+    a time.
     """
     by_name = sorted(loads, key=lambda load: load.node)
     donors = [

@@ -4,16 +4,10 @@
 
 Every provider queue has a broker channel of its own, which is read only while its gate has room, so that the backlog
 stays in the broker and a throttled pool never stands in front of another. Where messages wait in the store, they are
-taken and acknowledged in batches; from RabbitMQ they come as its consumers have leave (workers/broker/prefetch.py).
+taken and acknowledged in batches; from RabbitMQ they come as its consumers have leave (workers/broker/fetch.py).
 
-The part of the consumer that checks incoming messages: nothing that can be written into a queue ends a worker.
-
-A message that cannot be handled is set aside among the dead letters, with a reason, and never loaded.
-
-Watches a worker's progress. If it does not take work that waits, it is reconnected; if that does not help, it
-ends.
-
-Whether a worker makes progress: not whether it answers pings, but whether it takes the work that waits.
+Nothing that can be written into a queue ends a worker: a message that cannot be handled is set aside among the dead
+letters, with a reason, and never loaded (`CheckedMessages`).
 """
 
 from __future__ import annotations
@@ -90,6 +84,8 @@ def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bo
 
     Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
     nothing changes; too few checks -> wait; first time -> a new connection; still no progress -> restart the worker.
+
+    A worker makes progress if it takes the work that waits, not if it answers pings.
     """
     if taken != before.taken or not waiting:
         return QueueProgress(taken), Remedy.NONE
@@ -108,7 +104,10 @@ logger = logging.getLogger(__name__)
 
 class Watchdog:
     """Watches one worker. `room` returns for every queue that is consumed whether there is room for a message of it;
-    `taken` counts the messages that arrived; `reconnect` has Celery connect anew."""
+    `taken` counts the messages that arrived; `reconnect` has Celery connect anew.
+
+    If the worker does not take work that waits, it is reconnected; if that does not help, it ends.
+    """
 
     def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
         self.taken: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""What a worker reports to its beacon, and how it carries out operators' orders.
+"""Duties of a working node: it reports its work in its beacon, and carries out operators' orders.
 
-Worker boot steps: the node's beacon, from before the first message until after the last call.
+`NodeStep` is Celery's boot step for them: the beacon lasts from before the first message until after the last call.
 """
 
 from __future__ import annotations

@@ -3,32 +3,15 @@
     app.conf.worker_pool = "dicast.workers.runtime.pool:TaskPool"
 
 Threads: the *hub* (Celery's main thread) receives messages; the *loop* runs tracers and bodies, each task in a greenlet
-of its own (`loop_bridge.py`). Every callback of Celery's `Request` (accepted, succeeded, failed, timed out, and
-with them acknowledgements and events) is called on the hub, in order, as by Celery's prefork pool: so the worker's
-state has one writer, and the loop writes to no broker socket.
+of its own (`loop_bridge.py`). Every callback of Celery's `Request` (accepted, succeeded, failed, timed out, and with
+them acknowledgements and events) is called on the hub, in order, as by Celery's prefork pool: so the worker's state has
+one writer, and the loop writes to no broker socket.
 
 Slots: at most `limit` tasks (`-c`) run at once, and as many more as `spare` allows, at most `THREADS` of them `def`
 tasks; others wait in order of arrival.
 
 A loop that dies, or does not turn for `STALL_LIMIT_S`, stops the worker with exit code 1; the messages that were not
 acknowledged go back to their queues.
-
-Calls that other threads post to the hub, Celery's main thread; they are made in order.
-
-One run of one task in the execution pool, from its start to the one callback that settles its message.
-
-Ends of a run, by what comes out of Celery's tracer:
-
-1. the outcome: passed to Celery's `on_success`, whatever the outcome says;
-2. an exception: a message that is acknowledged late goes back to its queue after `REQUEUE_DELAY_S`, so that it is
-   neither lost nor spins; any other is recorded as failed. If waiting cannot mend it (the result store is not just
-   away), the message is the cause: after `UNRECORDED_MAX` times here it is given up;
-3. another BaseException (`sys.exit()` in the body): the task failed with `TaskAborted`; the worker goes on;
-4. its cancellation by revoke, hard time limit or cold shutdown: nothing more, Celery has settled the message then. A
-   body that outlives its cancellation by `CANCEL_GRACE_S` is abandoned: its slot is free and nobody waits for it.
-
-`def` tasks run in threads and cannot be interrupted: time limits do not apply to them, and a revoked one runs to its
-end, as in Celery's own thread pool.
 """
 
 from __future__ import annotations
@@ -128,7 +111,22 @@ class RunHost(Protocol):
 
 
 class TaskRun:
-    """One run. All methods but `terminate` belong to the loop's thread."""
+    """One run. All methods but `terminate` belong to the loop's thread.
+
+    It is a run of one task in the execution pool, from its start to the one callback that settles its message. Ends of
+    a run, by what comes out of Celery's tracer:
+
+    1. the outcome: passed to Celery's `on_success`, whatever the outcome says;
+    2. an exception: a message that is acknowledged late goes back to its queue after `REQUEUE_DELAY_S`, so that it is
+       neither lost nor spins; any other is recorded as failed. If waiting cannot mend it (the result store is not just
+       away), the message is the cause: after `UNRECORDED_MAX` times here it is given up;
+    3. another BaseException (`sys.exit()` in the body): the task failed with `TaskAborted`; the worker goes on;
+    4. its cancellation by revoke, hard time limit or cold shutdown: nothing more, Celery has settled the message then.
+       A body that outlives its cancellation by `CANCEL_GRACE_S` is abandoned: its slot is free and nobody waits for it.
+
+    `def` tasks run in threads and cannot be interrupted: time limits do not apply to them, and a revoked one runs to
+    its end, as in Celery's own thread pool.
+    """
 
     def __init__(
         self,
@@ -348,7 +346,10 @@ _CLOSED = None
 
 class HubCalls:
     """A queue of calls; `call(function, arguments)` makes one. `put`, `close` and `wake` may be called on any thread,
-    `put_soon` on that of `loop`, all other methods on the hub's."""
+    `put_soon` on that of `loop`, all other methods on the hub's.
+
+    They are posted by other threads to the hub, Celery's main thread, and made in order.
+    """
 
     def __init__(self, call: MakeCall, loop: asyncio.AbstractEventLoop) -> None:
         self._call, self._loop = call, loop

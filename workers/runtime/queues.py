@@ -1,9 +1,6 @@
 """The queues that a worker reads: those of pools through their gates, others as Celery does. Commands add and remove
 queues.
 
-One pool's queue at the broker. It is read over a channel of its own, only while its gate has room, so that the
-backlog stays in the broker and a throttled pool never holds up another. It is closed and reopened on the same channel.
-
 All on the hub's thread, for one connection.
 """
 
@@ -30,7 +27,11 @@ from dicast.workers.system.supervision import end_worker, watch
 
 class GatedQueue:
     """One pool's queue. `consumer_of` makes kombu's consumer on a channel, and `read_on` handles what has arrived over
-    the connection. For `refuse` and `in_hand` see `fetch_in_batches`."""
+    the connection. For `refuse` and `in_hand` see `fetch_in_batches`.
+
+    It is read over a channel of its own, only while its gate has room, so that the backlog stays in the broker and a
+    throttled pool never holds up another. It is closed and reopened on the same channel.
+    """
 
     def __init__(
         self, queue: Any, gate: Gate, connection: Any, hub: Any, *, consumer_of: Callable[[Any], Any],

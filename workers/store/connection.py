@@ -1,16 +1,6 @@
 """Clients of the store with a deadline on every wait: no thread and no task waits for ever for a silent server.
 
-Which errors of the store are temporary. Every loop and every caller that retries uses this one function.
-
-Temporary are: a connection that is refused, lost or silent, and a server that answers but cannot execute the command
-now. Permanent are all errors that the same command would meet again: a fault in a script, a wrong type, a forbidden
-command.
-
-Commands of callers that wait at the same time share a round trip.
-
-A busy process then makes some dozens of round trips instead of thousands, and an idle one waits no longer. They use
-connections that are kept, since taking one out of the pool and putting it back for each round trip, as redis-py's
-pipelines do, costs CPU time.
+Which errors of the store are temporary is decided here (`is_passing`), for every loop and every caller that retries.
 """
 
 from __future__ import annotations
@@ -72,7 +62,12 @@ class BatchingClient(redis.asyncio.Redis):
 class Batches:
     """Sends the commands of many callers in few round trips; for one event loop. At most `lanes` round trips are under
     way at once; meanwhile commands wait, and are then sent together. They are retried after the errors that redis-py
-    retries."""
+    retries.
+
+    Commands of callers that wait at the same time share a round trip. A busy process then makes some dozens of round
+    trips instead of thousands, and an idle one waits no longer. They use connections that are kept, since taking one
+    out of the pool and putting it back for each round trip, as redis-py's pipelines do, costs CPU time.
+    """
 
     def __init__(self, client: redis.asyncio.Redis, lanes: int = LANES) -> None:
         self._client, self._most_lanes = client, lanes
@@ -302,7 +297,12 @@ class NotReady(RedisError):
 
 def is_passing(error: BaseException) -> bool:
     """Return whether the same command may succeed later. A rejected login counts as temporary: until it is fixed
-    nothing can be written."""
+    nothing can be written.
+
+    Temporary are: a connection that is refused, lost or silent, and a server that answers but cannot execute the
+    command now. Permanent are all errors that the same command would meet again: a fault in a script, a wrong type, a
+    forbidden command.
+    """
     if isinstance(error, (*_PASSING, NotReady)):
         return True
     if isinstance(error, ResponseError):

@@ -1,15 +1,9 @@
 """Loads Lua scripts: one verb per file, beside its caller. `--@include path.lua` includes another file, relative to the
 folder of the including one; a file that is included several times is inserted once.
 
-A script begins with `#!lua`, and then a store with full memory rejects it before it changes anything; or with
-`#!lua flags=allow-oom`, if it gives back, records or ends something: that must always work, and makes room. Needs
-Redis 7 or newer.
-
-What a process knows of the store's epoch, so that a store that has lost writes can be detected.
-
-A store that was flushed, or that is an older copy of itself, cannot notice that. Each node therefore remembers the
-epoch and how many answers with grants it has received, and sends both with each request: a store that counts fewer has
-lost writes, begins a new epoch, and grants nothing for as long as a forgotten call may be open (`epoch.lua`).
+A script begins with `#!lua`, and then a store with full memory rejects it before it changes anything; or with `#!lua
+flags=allow-oom`, if it gives back, records or ends something: that must always work, and makes room. Needs Redis 7 or
+newer.
 """
 
 from __future__ import annotations
@@ -73,6 +67,11 @@ class Epoch:
     `grace_ms` is how long a call of any pool may be open. `server` is the run id of the server that last answered:
     another one may lack the last writes, even confirmed ones. `cuts` counts the broken connections to a store that is
     the broker: the last message that each of them popped may be lost.
+
+    By it a store that has lost writes can be detected. A store that was flushed, or that is an older copy of itself,
+    cannot notice that. Each node therefore remembers the epoch and how many answers with grants it has received, and
+    sends both with each request: a store that counts fewer has lost writes, begins a new epoch, and grants nothing for
+    as long as a forgotten call may be open (`epoch.lua`).
     """
 
     def __init__(self, grace_ms: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Creates private files and folders, for everything that Dicast keeps by itself.
+"""Private files and folders for everything that Dicast keeps by itself, and locks on files.
 
 Results, uploads, spool and state are for the user that Dicast runs as: folders 0700, files 0600, whatever the umask. A
 folder with the setgid bit says otherwise: what is made in it is for its group, too, as far as the folder is, and has
@@ -6,10 +6,8 @@ that bit as well. So `chgrp judges results && chmod 2770 results` shares results
 state of one machine (store, spool, logins) is never shared. What is there already keeps its permissions. A file that
 somebody asks for by a path of their own is none of these.
 
-Locks on files that the kernel drops with their holder, however it dies.
-
-They use flock and no library: some are shared locks, one lies in a folder that vanishes with it, and the rest would not
-be worth a dependency.
+Locks are flock's, which the kernel drops with their holder, however it dies. No library is used for them: some are
+shared locks, one lies in a folder that vanishes with it, and the rest would not be worth a dependency.
 """
 
 from __future__ import annotations

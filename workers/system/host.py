@@ -1,9 +1,4 @@
-"""The accelerators of this host, as its kernel reports them.
-
-Settings of malloc and of Arrow's allocator.
-
-Settings of Python's garbage collector for a loop that holds thousands of objects for seconds.
-"""
+"""Facts and settings of this host and process: accelerators, malloc and Arrow's allocator, the garbage collector."""
 
 from __future__ import annotations
 
@@ -19,7 +14,10 @@ _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 def accelerators(root: Path = Path("/")) -> tuple[str, ...]:
     """Return the models of this host's accelerators, one entry each: those of NVIDIA's driver, else one 'AMD' for each
-    of AMD's devices. Empty if there are none, or if they cannot be seen from here."""
+    of AMD's devices. Empty if there are none, or if they cannot be seen from here.
+
+    They are as the kernel reports them.
+    """
     models = []
     for information in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
         try:
@@ -55,6 +53,7 @@ collections take much of the CPU time; with many more than this, one collection 
 
 
 def collect_rarely() -> None:
+    """It is a setting for a loop that holds thousands of objects for seconds."""
     gc.set_threshold(YOUNG_MAX, *OLDER_EVERY)
 
 

@@ -3,9 +3,6 @@
 A process is named by its pid, by when it started in clock ticks since boot (field 22 of `/proc/<pid>/stat`), and by
 where both mean something: the boot, the pid namespace and the time namespace. None of these moves with the host's
 clock. A process is reported as gone only if that is certain; what `/proc` hides or lacks proves nothing.
-
-Signals that get lost because their handlers raise in finalizers or callbacks of weak references, where Python drops
-exceptions.
 """
 
 from __future__ import annotations
@@ -117,6 +114,9 @@ def sent_again() -> Iterator[None]:
     effect.
 
     This works on the main thread only, which alone runs handlers; on others nothing is done.
+
+    Signals get lost because their handlers raise in finalizers or callbacks of weak references, where Python drops
+    exceptions.
     """
     main = threading.get_ident()
     if threading.current_thread() is not threading.main_thread():

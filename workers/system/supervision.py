@@ -4,15 +4,10 @@
     supervised_thread("beacon", beacon.renew)        # a daemon thread, to be started by the caller
     watch(asyncio.ensure_future(decide()), "...")    # a task that nobody awaits: its failure is logged
 
-A loop handles temporary errors (workers/store/errors.py) and those that concern one message or one job. Any other
-error is a fault of this program: it is logged with the loop's name, event `loop_failed`, and the loop starts
-again after a pause that doubles. One that fails again and again ends the worker, event `worker_ends`, exit code 1: a
-worker with a beacon and a dead loop would look healthy, and stand still.
-
-Threads that do not keep a process from exiting.
-
-The interpreter joins the threads of `concurrent.futures.ThreadPoolExecutor` before it exits, so that one call to a
-server that never answers keeps a stopped worker alive for ever.
+A loop handles temporary errors (workers/store/connection.py) and those that concern one message or one job. Any other
+error is a fault of this program: it is logged with the loop's name, event `loop_failed`, and the loop starts again
+after a pause that doubles. One that fails again and again ends the worker, event `worker_ends`, exit code 1: a worker
+with a beacon and a dead loop would look healthy, and stand still.
 """
 
 from __future__ import annotations
@@ -174,7 +169,12 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """At most `limit` daemon threads, started as they are needed; calls beyond that wait in order."""
+    """At most `limit` daemon threads, started as they are needed; calls beyond that wait in order.
+
+    They do not keep a process from exiting. The interpreter joins the threads of
+    `concurrent.futures.ThreadPoolExecutor` before it exits, so that one call to a server that never answers keeps a
+    stopped worker alive for ever.
+    """
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit, self._name = limit, name

@@ -1,10 +1,10 @@
-"""The limits of a simulated account, charged as the real ones are. Pure: `now` is seconds on any steady clock.
+"""The limits of a simulated account, charged as the real ones are, and the configuration of a simulated provider.
 
 Sources: the providers' rate-limit guides. OpenAI counts refused requests too and charges tokens up front, the larger of
-`max_tokens` and an estimate. Anthropic charges input up front and output by use; refused requests cost nothing.
-Both refill continuously and are one minute deep; either may in truth enforce shorter windows, which headers never show.
+`max_tokens` and an estimate. Anthropic charges input up front and output by use; refused requests cost nothing. Both
+refill continuously and are one minute deep; either may in truth enforce shorter windows, which headers never show.
 
-Configures a simulated provider: one frozen value, from code, from the command line or from `POST /control`.
+Limits are pure: `now` is seconds on any steady clock.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ class Behaviour(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedConfig:
-    """A whole simulated provider: its behaviour, that of single models, and changes to come."""
+    """A whole simulated provider: its behaviour, that of single models, and changes to come.
+
+    It is one frozen value, from code, from the command line or from `POST /control`.
+    """
 
     behaviour: Behaviour = Behaviour()
     models: Mapping[str, Behaviour] = field(default_factory=dict)

@@ -3,11 +3,6 @@
 Scores and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer.
 Scores are drawn evenly from the scale, or, with a `Perception`, follow what the text says of its own quality: then
 agreement and bias are known, and statistics can be checked against them.
-
-Biases that a simulated judge can be given: what it adds to a score because of something that is not quality.
-
-It reads them from the prompt as any model would: attacks (app/domain/attacks.py), claimed scores and marks of Markdown
-in quoted lines, and how many criteria it is asked for.
 """
 
 from __future__ import annotations
@@ -32,7 +27,12 @@ _PLACEHOLDER = re.compile(r"\{high\}|\{low\}|\n")
 class Biases(NamedTuple):
     """The biases of a judge. `obeys` is the share of attacks that it obeys. The others are points of the scale: for a
     claimed score (the highest; as many less for the lowest), for marks of Markdown, for being asked for several
-    criteria at once, and for the last of these."""
+    criteria at once, and for the last of these.
+
+    What a judge adds to a score because of something that is not quality, it reads from the prompt as any model would:
+    attacks (app/domain/variants.py), claimed scores and marks of Markdown in quoted lines, and how many criteria it is
+    asked for.
+    """
 
     obeys: float = 0.0
     claims: float = 0.0

@@ -1,14 +1,11 @@
-"""Budgets of every kind that providers and gateways enforce, or only report.
+"""Budgets of every kind that providers and gateways enforce, or only report, and the headers that report them.
 
 A *bucket* refills all the time; a *window* forgets everything at its end, on the clock; a *log* forgets each request
 one period after it was made. Pure: `now` is seconds on any steady clock; when it was 0, the wall clock said `unix_s`.
 
-The ways in which providers and gateways report budgets in headers: one function each, by name in `DIALECTS`.
-
-Names and forms are those of the providers' documentation and of answers that were seen; see docs/governor.md. Each
-function is given the budgets' states, the Unix time, and whether the answer is a refusal.
-
-Times as providers write them into headers.
+`DIALECTS` has the ways in which they are reported, one function each, by name. Names and forms are those of the
+providers' documentation and of answers that were seen; see docs/governor.md. Each function is given the budgets'
+states, the Unix time, and whether the answer is a refusal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The two APIs on the wire: reading requests, writing answers and errors.
-
-Rate-limit headers as the two providers write them.
-
-Bodies that no provider should send and some have: dripping, cut, endless, exploding, foreign.
-"""
+"""The two APIs on the wire: requests, answers and errors, rate-limit headers, and bodies that no provider should send."""
 
 from __future__ import annotations
 
@@ -316,7 +311,10 @@ _BLOCK = 1 << 20
 async def respond(
     fault: str, request: web.BaseRequest, body: bytes, *, interval_s: float, size: int
 ) -> web.StreamResponse:
-    """Answer with `body` spoilt by one of BODY_FAULTS; `size` is that of bodies which are far too large."""
+    """Answer with `body` spoilt by one of BODY_FAULTS; `size` is that of bodies which are far too large.
+
+    Some providers have sent such bodies: dripping, cut, endless, exploding, foreign.
+    """
     match fault:
         case "hang":
             await asyncio.get_running_loop().create_future()

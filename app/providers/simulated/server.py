@@ -7,8 +7,6 @@
 
 A call is open from the moment its body is read until its answer is out or the caller has hung up; of a provider that is
 `deaf`, until its answer would be out. Refused calls are open too, but not served: the cap counts those being served.
-
-Records what the provider has seen. Tests and benchmarks rely on this, not on what the callers report.
 """
 
 from __future__ import annotations
@@ -81,7 +79,10 @@ class CallMeter:
 
 
 class CallRecord:
-    """Counters, and a bounded log of every request, also written to a file as one JSON object a line."""
+    """Counters, and a bounded log of every request, also written to a file as one JSON object a line.
+
+    Tests and benchmarks rely on this record of what the provider has seen, not on what the callers report.
+    """
 
     def __init__(self, size: int, path: str | None) -> None:
         self._size = size

@@ -1,7 +1,8 @@
-"""The sections of the HTML report on what a job was for: the answer to its question, labels, checklists, preferences,
-rankings, and the units that an escalating panel saved. Each is None or empty if the job has nothing of the kind.
+"""Sections of the HTML report on what a job was for, and on how far its judges can be trusted.
 
-The section of the HTML report on how far the judges can be trusted: agreement, calibration, probes and groups.
+The former are the answer to its question, labels, checklists, preferences, rankings, and the units that an escalating
+panel saved: each is None or empty if the job has nothing of the kind. The latter (`trust`) is agreement, calibration,
+probes and groups.
 """
 
 from __future__ import annotations
