@@ -1,4 +1,6 @@
-"""Where Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a checkout."""
+"""The module in which Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a
+checkout.
+"""
 
 from dicast.app.application import app
 from dicast.app.operator import remote_control, worker_options

@@ -1,4 +1,6 @@
-"""The Celery tasks: thin wrappers of the pipeline. Messages carry ids; the ledger holds what they stand for.
+"""The Celery tasks: thin wrappers of the pipeline.
+
+Messages carry ids; the ledger holds what they stand for.
 Control tasks wait for the store: if they gave up, only the housekeeping would find their work, half a minute later.
 
 evaluate            a job: its result is the job's report, its task id the job's id

@@ -1,6 +1,4 @@
-"""Statistics of contestants and labels: which contestant wins against whom, rankings of lists, how common each label
-is.
-"""
+"""Statistics of comparisons and labels: who wins against whom, rankings of lists, how common each label is."""
 
 from __future__ import annotations
 

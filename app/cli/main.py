@@ -1,5 +1,6 @@
-"""Options and help of `dicast`, the command line. The commands are implemented in `dicast.app.cli` and
-`dicast.app.operator.doctor`.
+"""Options and help of `dicast`, the command line.
+
+The commands are implemented in `dicast.app.cli` and `dicast.app.operator.doctor`.
 
 Modules that take long to load are imported by the command that needs them, so that `--help` answers at once.
 """

@@ -1,5 +1,4 @@
-"""How the items of a job are arranged before they are judged: expanded into several, shuffled, and followed by
-variants.
+"""Arranges the items of a job before they are judged: expands them, shuffles them, and adds variants.
 
 A job with an `Arrangement` has its items arranged once, when it starts, into a file in its folder
 (app/reports/stored_items.py), which planning then reads. Every step is deterministic for the same items and seed, so a

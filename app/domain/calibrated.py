@@ -1,4 +1,4 @@
-"""Which maps of a calibration apply to a job: those made with the same judge, model, prompt and rubric."""
+"""Finds the maps of a calibration that apply to a job: those made with the same judge, model, prompt and rubric."""
 
 from __future__ import annotations
 

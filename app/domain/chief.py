@@ -1,4 +1,4 @@
-"""A panel's chief judge: what it is shown of the other judges' opinions.
+"""A panel's chief judge, and what it is shown of the other judges' opinions.
 
 The others are shown without their names, in an order that is drawn anew for each item and round, so that neither a name
 nor a position carries weight. Their arguments are material, as the text is: they were written by a model that may have

@@ -1,5 +1,7 @@
-"""The ledger's keys. Job ids and incarnations have closed alphabets, and lanes and pages are numbers, so members can
-safely be split on '|'."""
+"""The ledger's keys.
+
+Job ids and incarnations have closed alphabets, and lanes and pages are numbers, so members can safely be split on '|'.
+"""
 
 from __future__ import annotations
 

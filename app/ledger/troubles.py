@@ -80,8 +80,8 @@ EXHAUSTED_S = 86_400
 class StopStore:
     """Stores jobs' stops and exhausted accounts, for one event loop. Store errors are raised unchanged.
 
-    It says where jobs have stopped making calls, and which accounts have no money left. app/pipeline/pool_trouble.py
-    decides.
+    A stop says where a job makes no more calls; an exhausted account has no money left. app/pipeline/pool_trouble.py
+    decides on both.
     """
 
     def __init__(self, client: AsyncStoreClient, keys: Keys) -> None:

@@ -1,7 +1,7 @@
-"""The pools as documents, and the changes that an operator makes to them, the same for the command line and the HTTP
-interface.
+"""The pools as documents, and the changes that an operator makes to them.
 
-All functions wait for the store, so they are for threads without an event loop.
+They are the same for the command line and the HTTP interface. All functions wait for the store, so they are for threads
+without an event loop.
 """
 
 from __future__ import annotations

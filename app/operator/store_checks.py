@@ -80,7 +80,7 @@ def _does_not_start(error: DaemonError) -> Finding:
 
 
 def store(dicast: Dicast) -> Iterator[Finding]:
-    """Checks that the store answers and keeps its data, and who can reach it."""
+    """Check that the store answers and keeps its data, and who can reach it."""
     configured_url = dicast.settings.redis_url
     if configured_url and not understood(configured_url):
         yield Finding(Severity.ERROR, "store", "REDIS_URL cannot be understood", f"it looks like {URL_SHAPES}")

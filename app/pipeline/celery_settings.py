@@ -1,5 +1,7 @@
-"""Celery's settings: queues, schedule, and the features of Celery that are switched off. Flags such as `-c`, `-n` and
-`-Q` keep their meaning."""
+"""Celery's settings: queues, schedule, and the features of Celery that are switched off.
+
+Flags such as `-c`, `-n` and `-Q` keep their meaning.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sends messages to workers: one for each unit (or batch), one chord for each page, and control tasks. They carry ids
-only.
+"""Sends messages to workers: one for each unit (or batch), one chord for each page, and control tasks.
 
-The ids of tasks and chords are derived from their place in one incarnation of the job. Any process can therefore send a
-message again, a message that comes twice is the same task, and messages of an earlier job with the same id are ignored.
+Messages carry ids only. The ids of tasks and chords are derived from their place in one incarnation of the job. Any
+process can therefore send a message again, a message that comes twice is the same task, and messages of an earlier job
+with the same id are ignored.
 """
 
 from __future__ import annotations

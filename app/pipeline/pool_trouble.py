@@ -1,5 +1,4 @@
-"""Decides whether a unit is worth a call, and whether a failed call is attributed to its unit or to a pool that is
-down.
+"""Decides whether a unit is worth a call, and whether its unit or its pool is to blame for a failed call.
 
 A job that only gets the same permanent error stops asking, and an exhausted account is tried again by one unit at a
 time. Rules for a job at a place (a pool's model), in the order in which they are tried:

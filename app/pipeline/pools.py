@@ -1,4 +1,4 @@
-"""The pools of this worker, as the parts of the pipeline use them, and the choice among several deployments of a judge."""
+"""The pools of this worker, as the pipeline uses them, and the choice among several deployments of a judge."""
 
 from __future__ import annotations
 

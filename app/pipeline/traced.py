@@ -1,5 +1,6 @@
-"""Variants of the pipeline's parts that record spans. They are built in place of the plain parts where traces are on,
-so that tracing costs nothing elsewhere.
+"""Variants of the pipeline's parts that record spans.
+
+They are built in place of the plain parts where traces are on, so that tracing costs nothing elsewhere.
 
 A trace: submit > publish page > judge > (lease wait, claim, call, record), and submit > gather page.
 """

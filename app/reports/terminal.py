@@ -1,5 +1,6 @@
-"""A report as it is printed in a terminal: 80 columns suffice, wider terminals show more, and without a terminal it is
-plain.
+"""A report as it is printed in a terminal.
+
+80 columns suffice, wider terminals show more, and without a terminal it is plain.
 
 All text from models and callers is shown by `printable` and given to rich as `Text`, so that neither markup nor escapes
 in it have any effect.

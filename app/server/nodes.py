@@ -1,5 +1,4 @@
-"""The routes of nodes: `/cluster/nodes`, where nodes join, send heartbeats and are controlled, and `/cluster`, all of
-them.
+"""The routes of nodes: `/cluster/nodes`, where they join, send heartbeats and are controlled, and `/cluster`.
 
 A node that joins over HTTP gets a heartbeat token of its own and a user of the store. It works over the store, as every
 other node.

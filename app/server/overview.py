@@ -1,7 +1,6 @@
-"""Routes that show the installation and the caller: `/status`, `/metrics`, `/grafana/dashboard`, `/session`,
-`/healthz`.
+"""Routes that show the installation, its health, and the caller.
 
-`/status`, `/metrics`, `/grafana/dashboard`: the installation at a glance, for people and for monitors.
+`/status`, `/metrics` and `/grafana/dashboard` show the installation at a glance, for people and for monitors.
 
 `/session` is the caller's identity and rights, so that a page can show what the caller may do. `/healthz` and `/readyz`
 are for orchestrators and load balancers. They need no token and reveal nothing internal.

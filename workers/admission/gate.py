@@ -71,7 +71,7 @@ elsewhere."""
 class Turns:
     """The turns at one gate. Jobs at their own limit, or of projects at theirs, step aside for a while.
 
-    The order in which the units waiting at one gate take their turns follows from them.
+    They decide in which order the units that wait at the gate ask for leases.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What passes a gate: a message's unit, its lease, and Celery's request that carries both."""
+"""A request as it passes a gate: a message's unit, its lease, and Celery's request that carries both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Checks messages before they are handled: signed, well formed, in their own queue; others are set aside as dead
-letters.
+"""Checks messages before they are handled (signed, well formed, in their own queue), and sets others aside.
 
 kombu ends the worker on the first message that is not its own JSON, after taking it from the queue. Here messages are
 checked before kombu reads them.

@@ -1,4 +1,4 @@
-"""What an episode of refusals means: a cap, a rate, a collapse, or noise.
+"""Diagnoses an episode of refusals: a cap, a rate, a collapse, or noise.
 
 A cap on open calls separates accepted from refused calls by the number open at each send. A rate does not: calls pass
 and fail at the same number. In a collapse almost everything is refused, at levels well below those that were accepted a

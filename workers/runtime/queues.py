@@ -1,7 +1,6 @@
-"""The queues that a worker reads: those of pools through their gates, others as Celery does. Commands add and remove
-queues.
+"""The queues that a worker reads: those of pools through their gates, others as Celery does.
 
-All on the hub's thread, for one connection.
+Commands add and remove queues. All on the hub's thread, for one connection.
 """
 
 from __future__ import annotations

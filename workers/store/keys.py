@@ -1,5 +1,7 @@
-"""The names of all keys in the store, encoded injectively and under one hash tag, so that Redis Cluster can hold
-them."""
+"""The names of all keys in the store.
+
+They are encoded injectively and under one hash tag, so that Redis Cluster can hold them.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ collections take much of the CPU time; with many more than this, one collection 
 
 
 def collect_rarely() -> None:
-    """It is a setting for a loop that holds thousands of objects for seconds."""
+    """Have Python collect garbage rarely, for a loop that holds thousands of objects for seconds."""
     gc.set_threshold(YOUNG_MAX, *OLDER_EVERY)
 
 

@@ -99,7 +99,7 @@ def nonce_of(prompt: str) -> str | None:
 
 
 class Perception(NamedTuple):
-    """How a judge perceives a text's quality: with a normal error of deviation `noise` and mean `bias`, in points of
+    """A judge's perception of a text's quality: with a normal error of deviation `noise` and mean `bias`, in points of
     the scale, with a further error that differs between replicates (`restless`), and with `leanings`. Of two texts it
     perceives the difference. `label_error` is the share of labels (`LABEL good` in the text) that it mistakes."""
 

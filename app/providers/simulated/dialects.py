@@ -1,4 +1,4 @@
-"""The two APIs on the wire: requests, answers and errors, rate-limit headers, and bodies that no provider should send."""
+"""The two APIs on the wire: requests, answers, errors, rate-limit headers, and bodies that no provider should send."""
 
 from __future__ import annotations
 
