@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -313,3 +316,14 @@ def test_a_project_at_its_own_maximum_waits_for_itself_and_nobody_for_it() -> No
     assert ask(params, state, "s2", project="small") == Denied("limit")
     release(params, state, "b0", CallOutcome(200), 1.0)
     assert isinstance(ask(params, state, "s3", 1.0, project="small"), Granted), "though the big one has less than half"
+
+
+def test_judges_find_the_model_by_its_former_names():
+    program = (
+        "from lab.simulation.adapter import Adapter\n"
+        "from dicast.workers.policy.admission import CallOutcome, CallRequest, Denied, grant, release\n"
+        "from dicast.workers.policy.events import Cost\n"
+        "from lab.simulation import enforcer\n"
+        "assert grant is enforcer.grant"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[3])
