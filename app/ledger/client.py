@@ -381,20 +381,30 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
     def whole(name: str) -> int | None:
         return int(fields[name]) if name in fields else None
 
+    report = orjson.loads(fields["report"]) if "report" in fields else None
     return JobStatus(
         id=job,
         state=JobState(fields["state"]),
         project=fields["project"],
         units=int(fields["units"]),
-        counters={name: int(fields.get(name, 0)) for name in COUNTERS},
+        counters={name: int(fields.get(name, 0)) for name in COUNTERS} | _units_of(report, whole("done") or 0),
         limit=whole("limit"),
         created_ms=int(fields["created_ms"]),
         started_ms=whole("started_ms"),
         finished_ms=whole("finished_ms"),
-        report=orjson.loads(fields["report"]) if "report" in fields else None,
+        report=report,
         waits_for=None if JobState(fields["state"]).ended else waits_for,
         answered=_question_summary(fields),
     )
+
+
+def _units_of(report: dict[str, Any] | None, done: int) -> dict[str, int]:
+    """Return the counts of units by an ended job's report, where the ledger's differ: it does not count what a resumed
+    job had before and did not come to again, and counts what lay in pages that were damaged."""
+    if report is None or "missing" not in report or report["units"] - report["missing"] == done:
+        return {}
+    counts = {name: int(report.get(name, 0)) for name in ("scored", "failed", "spared")}
+    return {"done": report["units"] - report["missing"], **counts}
 
 
 def _question_summary(fields: dict[str, str]) -> str | None:

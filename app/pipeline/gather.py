@@ -251,7 +251,10 @@ class Gatherer:
         if await attempt(lambda: self._write_kept(job, record)):  # else they would be missing in a report that is there
             report = await attempt(lambda: asyncio.to_thread(self._write_files, job, record, header, salvage=True))
         if report is None:
-            report = files.unfiled_report(self._results_dir, job.id, header)
+            unfiled = files.UnfiledReport(self._results_dir, header)
+            await attempt(lambda: self._unwritten.count(job, unfiled))
+            was_read = await attempt(lambda: asyncio.to_thread(unfiled.add_folder, job.incarnation))
+            report = unfiled.build(None if was_read else _counts(record))
         return report, not items_kept
 
     async def _header(self, job: JobRecord, record: Mapping[str, str], *, with_answer: bool = True) -> ReportHeader:
@@ -353,6 +356,13 @@ def _unpublished(job: JobRecord, record: Mapping[str, str]) -> tuple[int, int]:
             units_left = job.items * lane.units_per_item - orjson.loads(stopped)["position"]
             units, calls = units + units_left, calls + units_left // lane.stride
     return units, calls
+
+
+def _counts(record: Mapping[str, str]) -> dict[str, int]:
+    """Return what the ledger has counted of a job's units, by the names of the report's fields."""
+    names = {name: name for name in ("scored", "failed", "spared")}
+    names |= {"input_tokens": "tokens_in", "output_tokens": "tokens_out"}
+    return {name: int(record.get(counter, 0)) for name, counter in names.items()}
 
 
 def _calls_without_report(record: Mapping[str, str]) -> int:

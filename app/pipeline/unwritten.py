@@ -60,6 +60,13 @@ class UnwrittenPages:
                 await asyncio.to_thread(self._write, ref, page, run)
                 await self._ledger.forget_kept(ref)
 
+    async def count(self, job: JobRecord, report: files.UnfiledReport) -> None:
+        """Add all pages that are kept to a report. Raises errors of the store."""
+        for ref in await self._ledger.kept_pages(job.id, job.incarnation):
+            page = await self._ledger.kept_page(ref)
+            if page is not None:
+                await asyncio.to_thread(report.add, *results_of(page, salvage=True))
+
     def _write(self, ref: PageRef, page: Mapping[int, str], run: int) -> None:
         opinions, errors = results_of(page, salvage=True)
         place = self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page

@@ -25,7 +25,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,10 @@ _EARLIER = "earlier"
 _DAMAGED = "damaged"
 _PART = re.compile(r"(\d{10,})~(.*)\.jsonl")
 """The name of a page's file. Files with other names are no pages, and are left alone."""
+
+
+_UnitKey = tuple[str, str, str, int, str | None]
+"""Names a unit by its judge, dimension, item, replicate and probe."""
 
 
 class ResultsMismatch(DicastError, RuntimeError):
@@ -194,11 +198,65 @@ def finish(
     return report
 
 
-def unfiled_report(results_dir: str | Path, job_id: str, summary: ReportHeader) -> Report:
-    """Return the report of a job that ends although its files cannot be written. It counts nothing, and no file is
-    touched."""
-    summary = summary.model_copy(update={"rated": False, "panelled": False, "groups": []})
-    return ReportBuilder(summary).build(_files_of(Path(results_dir).absolute() / folder_name(job_id)))
+class UnfiledReport:
+    """Builds the report of a job that ends although its files cannot be written.
+
+    It counts what the job has, wherever it lies: pages that are `add`ed, and what can be read in the job's folder. Each
+    unit counts once, as where it is found first. No file is touched.
+    """
+
+    def __init__(self, results_dir: str | Path, summary: ReportHeader) -> None:
+        self._results_dir, self._header = results_dir, summary
+        summary = summary.model_copy(update={"rated": False, "panelled": False, "groups": []})
+        self._builder = ReportBuilder(summary)
+        self._expected = {(a.name, d.id) for a in summary.agents for d in summary.dimensions}
+        self._counted: set[_UnitKey] = set()
+
+    def add(self, opinions: Iterable[Opinion], errors: Iterable[EvaluationError]) -> None:
+        """Add a page as `write_page` gets it."""
+        self._add(map(_line, opinions), map(_line, errors))
+
+    def add_folder(self, incarnation: str) -> bool:
+        """Add what the job's folder holds: its pages, and the results of the runs before. Returns True. Raises
+        OSError."""
+        folder = own_folder(self._results_dir, self._header.job_id, incarnation)
+        for page in _Pages(_parts(folder, incarnation), salvage=True, judge_dimensions=self._expected):
+            self._add((line for _, line in page.opinions), (line for _, line in page.errors))
+        for place in (folder, folder / _EARLIER):
+            with (
+                suppress(FileNotFoundError),
+                (place / _OPINIONS).open("rb") as opinions,
+                (place / _ERRORS).open("rb") as errors,
+            ):
+                self._add(opinions, errors)
+        return True
+
+    def _add(self, opinions: Iterable[bytes], errors: Iterable[bytes]) -> None:
+        new: set[_UnitKey] = set()
+        for line in opinions:
+            with suppress(ValidationError):  # what cannot be read is judged again when the job is resumed
+                opinion, unit = Opinion.model_validate_json(line), _unit_key(line)
+                if unit not in self._counted and (opinion.judge, opinion.criterion_id) in self._expected:
+                    self._builder.add_opinion(opinion)
+                    self._counted.add(unit)
+                    new.add(unit)
+        for line in errors:
+            with suppress(ValidationError):
+                error = EvaluationError.model_validate_json(line)
+                if _unit_key(line) in new:
+                    self._builder.add_error(error)
+
+    def build(self, counts: Mapping[str, int] | None = None) -> Report:
+        """Return the report of everything that was added. Where the folder cannot be read, `counts` has the units
+        that were scored, failed and spared, and the tokens that this took; of their scores nothing is known then."""
+        report = self._builder.build(_files_of(Path(self._results_dir).absolute() / folder_name(self._header.job_id)))
+        if counts is not None:
+            ended = counts["scored"] + counts["failed"] + counts["spared"]
+            report = report.model_copy(update={**counts, "probed": 0, "missing": report.units - ended})
+        if report.statistics is None or report.statistics.state != "waiting":
+            return report
+        left_out = report.statistics.model_copy(update={"state": "left out", "reason": "its results are in no file"})
+        return report.model_copy(update={"statistics": left_out})
 
 
 def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool]) -> None:
@@ -363,7 +421,7 @@ class _Pages:
     damaged: list[Path] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[_Page]:
-        seen_units: set[tuple[str, str, str, int, str | None]] = set()
+        seen_units: set[_UnitKey] = set()
         for part in self.parts:
             page, trouble = _read_part(part.path)
             unknown = [o.judge for o, _ in page.opinions if not self.expects(o)]
@@ -523,7 +581,7 @@ def _add_earlier(
                 out.write(line)
 
 
-def _unit_key(line: bytes) -> tuple[str, str, str, int, str | None]:
+def _unit_key(line: bytes) -> _UnitKey:
     fields = orjson.loads(line)
     return fields["judge"], fields["criterion_id"], fields["item_id"], fields["replicate"], fields.get("probe")
 

@@ -248,7 +248,7 @@ def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
     }
     return JobView(
         id=report.job_id, state=JobState(report.status), project=report.project, units=report.units,
-        done=report.scored + report.failed + report.spared, counters=counters, why=report.reason,
+        done=report.units - report.missing, counters=counters, why=report.reason,
         started_ms=round(1000 * report.started.timestamp()), finished_ms=round(1000 * report.finished.timestamp()),
     )  # fmt: skip
 

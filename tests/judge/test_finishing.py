@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dicast.app.domain.opinion import FailureKind
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobState
@@ -17,9 +18,10 @@ from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, JobFaults
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.start import Preparation
+from dicast.app.providers.base import ProviderFailure
 from dicast.app.reports import files
 from dicast.app.reports.files import read_opinions, read_report
-from tests.judge.desk import Scripted
+from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import KEYS, a_job
 
 ITEMS, UNITS = 3, 6
@@ -29,7 +31,7 @@ class Stage:
     """A job of three pages that are judged and gathered, but for what a test does to its files; its ends are told."""
 
     def __init__(self, bench: Any, desk: Any, folder: Path) -> None:
-        self.bench, self.folder = bench, folder
+        self.bench, self.folder, self.make = bench, folder, desk
         self.desk = desk(Scripted())
         self.results = folder / "results"
         self.told: list[str] = []
@@ -162,6 +164,7 @@ async def test_a_page_that_is_damaged_costs_its_own_units_alone(stage: Stage, da
     kept = {"last line": 1, "newline": 1, "half": 1}.get(damage, 0)
     assert stage.scores() == [*units(0), *units(1)[:kept], *units(2)]
     assert (report.scored, report.missing) == (4 + kept, 2 - kept)
+    assert (status.done, status.counters["scored"]) == (4 + kept, 4 + kept), "the others are called again"
     assert [path.name for path in (stage.results / "j" / "damaged").iterdir()] == [page.name]
     assert await stage.published_when_resumed() == [2, 3][kept:]
 
@@ -181,6 +184,15 @@ async def test_results_that_two_workers_do_not_share_end_the_job_and_are_called_
     assert await stage.one.finish("j")
     assert (stage.status.state, stage.scores()) == (JobState.CANCELLED, units(0, 2))
     assert await stage.published_when_resumed() == [2, 3]
+
+
+def counts(stage: Stage) -> tuple[int, int, int, int]:
+    """What the report of an ended job says: units scored, failed and without an opinion, and the scores of its
+    dimensions."""
+    report = stage.status.report
+    known = sum(dimension["scores"]["n"] for dimension in report["by_dimension"])
+    assert report["scored"] + report["failed"] == stage.status.done
+    return report["scored"], report["failed"], report["missing"], known
 
 
 def full(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[bool]:
@@ -227,6 +239,7 @@ async def test_a_job_that_nobody_can_finish_is_cancelled_and_comes_back_without_
     assert (stage.status.state, stage.told) == (JobState.CANCELLED, ["cancelled"])
     assert "No space left on device" in stage.status.why
     assert stage.status.report["reason"] == stage.status.why
+    assert counts(stage) == (UNITS, 0, 0, UNITS)
     is_full[0] = False
     assert await stage.published_when_resumed() == []
     for page in range(ITEMS, 2 * ITEMS):
@@ -237,6 +250,36 @@ async def test_a_job_that_nobody_can_finish_is_cancelled_and_comes_back_without_
     assert stage.status.report["missing"] == 0
     assert not stage.bench.redis.exists(stage.bench.one.keys.items("j"))
     assert (stage.results / "j" / "items.jsonl").exists()
+
+
+async def test_a_folder_that_cannot_be_read_leaves_what_the_ledger_counted(stage: Stage) -> None:
+    await stage.judged()
+    stage.results.rename(stage.folder / "elsewhere")
+    stage.results.write_text("a file in the way")
+    stage.bench.client.cancel("j")
+    await stage.failing(TRIES - 1)
+    stage.bench.client.cancel("j")
+    assert await stage.one.finish("j")
+    assert counts(stage) == (UNITS, 0, 0, 0)
+    usage = stage.status.report["input_tokens"], stage.status.report["output_tokens"]
+    assert usage == (70 * UNITS, 30 * UNITS)
+    stage.results.unlink()
+    (stage.folder / "elsewhere").rename(stage.results)
+    assert await stage.published_when_resumed() == []
+
+
+async def test_units_without_a_score_are_told_of_as_such(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their errors, as in the report of a job that has its files."""
+    refused = failing(ProviderFailure(FailureKind.REJECTED, "no such model", status_code=404))
+    stage.desk = stage.make(Scripted(refused, good))
+    await stage.judged()
+    full(monkeypatch)
+    await stage.failing(1)
+    stage.bench.client.cancel("j")
+    assert await stage.one.finish("j")
+    assert counts(stage) == (UNITS - 1, 1, 0, UNITS - 1)
+    (errors,) = stage.status.report["errors"]
+    assert (errors["kind"], errors["count"], errors["examples"][0]["item_id"]) == ("rejected", 1, "i0")
 
 
 async def test_a_job_that_was_given_up_before_has_five_tries_to_end(stage: Stage) -> None:
@@ -268,6 +311,8 @@ async def test_what_a_job_had_stays_when_it_is_cancelled_before_it_goes_on(stage
         assert stage.bench.client.cancel("j") == (JobState.SUBMITTED, True)
         assert await stage.one.finish("j")
         assert (stage.status.state, stage.scores(), stage.status.report["scored"]) == (JobState.CANCELLED, before, 5)
+        (listed,) = stage.bench.client.jobs()
+        assert (listed.done, listed.counters["scored"], listed.counters["failed"]) == (5, 5, 0)
     assert await stage.published_when_resumed() == [5]
 
 
@@ -294,6 +339,7 @@ async def test_a_second_run_that_could_not_be_finished_is_put_together_with_the_
     await stage.failing(1)
     stage.bench.client.cancel("j")
     assert await stage.one.finish("j")
+    assert counts(stage)[:3] == (4, 2, 0), "each unit once: of the run that is over, and else of the one before"
     is_full[0] = False
     assert len(stage.parts) == ITEMS
     assert await stage.published_when_resumed() == [0, 1], "what was scored in either run is not called again"

@@ -11,7 +11,7 @@ from dicast.app.ledger.records import JobState
 from dicast.app.pipeline.gather import Gatherer, GatherResult
 from dicast.app.pipeline.job_faults import TRIES
 from dicast.app.reports.files import read_report
-from tests.judge.test_finishing import ITEMS, Stage, full, stage, units
+from tests.judge.test_finishing import ITEMS, UNITS, Stage, counts, full, stage, units
 
 __all__ = ["stage"]
 
@@ -90,6 +90,7 @@ async def test_a_job_whose_pages_no_disk_takes_is_cancelled_and_comes_back_witho
     await ended(stage)
     assert ("no room" if how == "cancel" else "No space left on device") in stage.status.why
     assert stage.status.report["reason"] == stage.status.why
+    assert counts(stage) == (UNITS, 0, 0, UNITS)
     assert not (stage.results / "j" / "report.json").exists(), "what it has is not in there"
     kept, job = stage.bench.one.keys.kept("j"), stage.bench.one.keys.job("j")
     assert abs(stage.bench.redis.ttl(kept) - stage.bench.redis.ttl(job)) <= 1, "as long as its record"
@@ -169,6 +170,7 @@ async def test_what_the_store_keeps_stays_when_the_disk_is_full_again_at_the_res
     await gathered(stage, refs)
     await ended(stage)
     for _ in range(2):
+        assert stage.status.report["scored"] == UNITS, "though its ledger counts anew"
         stage.told.clear()
         stage.bench.client.resume("j")
         assert stage.bench.redis.ttl(stage.bench.one.keys.kept("j")) == -1
