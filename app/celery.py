@@ -1,5 +1,6 @@
-"""The module in which Celery's commands find the application: `celery -A dicast worker`, or `celery -A app worker` in a
-checkout.
+"""The module in which Celery's commands find the application.
+
+It is `celery -A dicast worker`, or `celery -A app worker` in a checkout.
 """
 
 from dicast.app.application import app

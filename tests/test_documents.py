@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 FOLDERS = "app|workers|config|lab|tests|docs|dicast|examples"
+ROOMS = ("app", "workers", "config")  # imported as `dicast.app` and so on
 TESTS = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -105,3 +109,56 @@ def test_the_site_has_every_page_of_the_documents() -> None:
     """MkDocs refuses others, too, but only where it is installed (`make docs`)."""
     listed = set(re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= listed
+
+
+def prose(path: Path) -> str:
+    """The docstrings and comments of a Python file."""
+    source = path.read_text(encoding="utf-8")
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, described)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*filter(None, docstrings), *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+def members(module: Path) -> set[str]:
+    """All names that a module defines or imports, those of classes included."""
+    nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    names = (getattr(node, field, None) for node in nodes for field in ("name", "asname", "id", "arg"))
+    return {name for name in names if isinstance(name, str)}
+
+
+def is_defined(dotted: str, root: Path) -> bool:
+    """Whether `dicast.app.domain.text.clean` is a module, or a name in the longest module of its beginning."""
+    parts = dotted.split(".")[1:] if dotted.split(".")[1] in ROOMS else dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        place = root.joinpath(*parts[:length])
+        for module in (place.with_suffix(".py"), place / "__init__.py"):
+            if module.exists():
+                return set(parts[length:]) <= members(module)
+    return False
+
+
+def unknown_names(path: Path, text: str, root: Path) -> list[str]:
+    """What the text of a Python file names and is not there: files beside it or below `root`, and dotted names."""
+    files = re.findall(r"(?<![\w./-])[\w./-]*\w\.(?:py|lua)\b", text)
+    dotted = re.findall(r"\bdicast(?:\.\w+)+", text)
+    return [
+        *(name for name in files if not any((place / name).exists() for place in (path.parent, root))),
+        *(name for name in dotted if not is_defined(name, root)),
+    ]
+
+
+@pytest.mark.parametrize("room", ["app", "workers", "config", "dicast", "lab"])
+def test_what_docstrings_and_comments_name_is_there(room: str) -> None:
+    files = [path for path in sorted((ROOT / room).rglob("*.py")) if "peers" not in path.parts]
+    unknown = {str(path.relative_to(ROOT)): unknown_names(path, prose(path), ROOT) for path in files}
+    assert {path: names for path, names in unknown.items() if names} == {}
+
+
+def test_a_name_of_nothing_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    module = tmp_path / "app" / "one.py"
+    module.write_text("'See two.py.'\n\n\ndef f():\n    # dicast.app.one.g\n    pass\n", encoding="utf-8")
+    assert prose(module) == "See two.py.\n# dicast.app.one.g"
+    assert unknown_names(module, prose(module), tmp_path) == ["two.py", "dicast.app.one.g"]
+    assert unknown_names(module, "one.py, app/one.py, dicast.app.one, dicast.app.one.f", tmp_path) == []

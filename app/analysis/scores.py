@@ -1,7 +1,7 @@
 """A job's scores as arrays, wherever they were read from, and the figures that a report has of them.
 
-The functions from `figure` to `value_of` convert results of this package to plain data for the report. Those after them
-combine the judges' scores of an item into one, as the job says, and learn what that takes from the whole job.
+The functions from `figure` to `peoples_mean` convert results of this package to plain data for the report. Those after
+them combine the judges' scores of an item into one, as the job says, and learn what that takes from the whole job.
 """
 
 from __future__ import annotations

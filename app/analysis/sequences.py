@@ -1,8 +1,7 @@
 """Stops as soon as the answer is known: a question that is fed page by page and says when it is answered.
 
-One may look after every page: the intervals are confidence sequences, which hold however often one looks. One may look
-after every page: the intervals are confidence sequences (betting.py). All answers a question ever gives are wrong with
-probability 1 - `confidence` at most, provided the items come in random order.
+One may look after every page: the intervals are confidence sequences, which hold however often one looks. All answers
+a question ever gives are wrong with probability 1 - `confidence` at most, provided the items come in random order.
 
 The capital process of I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", Journal
 of the Royal Statistical Society B 86 (2024), 1-27: for a supposed mean m a gambler bets on each next score at odds that

@@ -25,7 +25,7 @@ A batch is an object with a list `opinions`; other keys beside it are ignored. E
 asked for are ignored, their order means nothing. A dimension is accepted if it has an entry, and all its entries are
 valid and equal; it is corrupt if it has entries otherwise, and missing if it has none.
 
-The rules for JSON are those of `loads` and `outermost_objects`, at the beginning.
+What counts as JSON is said at `loads`.
 """
 
 from __future__ import annotations

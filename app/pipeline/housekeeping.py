@@ -1,10 +1,8 @@
 """The work that no message asks for: due messages, dead nodes, stuck pages and jobs.
 
 Every worker publishes due messages, several times a second. The rest is done at the beat's ticks; where no beat runs,
-the workers do it themselves, one at a time. Every step may be taken twice and by several workers at once.
-
-An error that concerns one page or job does not stop the work for the others. Every step may be taken twice and by
-several workers at once.
+the workers do it themselves, one at a time. Every step may be taken twice and by several workers at once, and an error
+that concerns one page or job does not stop the work for the others.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ class Tenant:
         return Ledger(client, self.at_job.keys, self.node.id, claim_ms=CLAIM_MS, calls_max=CALLS_MAX)
 
     async def start(self, units: int, limit: int = LIMIT) -> None:
-        """Announce the node, submit and start the job, publish so many units as pages. What `start.lua` writes on the
-        job's shard, the pool's is told before anything is published: without it nothing is granted there."""
+        """Announce the node, submit and start the job, publish so many units as pages. What app/ledger/start.lua writes
+        on the job's shard, the pool's is told before anything is published: without it nothing is granted there."""
         for shard in {shard.url: shard for shard in (self.at_pool, self.at_job)}.values():
             with connect(shard.url) as client:
                 prepare(client, shard.keys)

@@ -8,7 +8,7 @@ host; otherwise they end at their deadlines.
 Operators' orders are kept in the store until they are taken back (`Orders`); requests are for now, and are lost if the
 node is not listening (`Requests`). A node reads its order in the answer to its beacon, and is woken over a channel so
 that it reads it at once. It acknowledges the order in its next beacon; by then no call begins there any more. The store
-itself grants nothing to a node that has an order (`admit.lua`), from the moment it is written.
+itself grants nothing to a node that has an order (`workers/admission/admit.lua`), from the moment it is written.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads Lua scripts: one verb per file, beside its caller.
 
-`--@include path.lua` includes another file, relative to the folder of the including one; a file that is included
+`--@include PATH` includes another file, relative to the folder of the including one; a file that is included
 several times is inserted once.
 
 A script begins with `#!lua`, and then a store with full memory rejects it before it changes anything; or with `#!lua

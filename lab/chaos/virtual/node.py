@@ -202,7 +202,7 @@ class VirtualNode:
         self.world.tell(f"{self.name} is killed")
 
     async def _beacon(self) -> None:
-        """As dicast.workers.nodes.registry.Beacon, without its thread."""
+        """This is dicast.workers.nodes.beacon.Beacon without its thread."""
         while True:
             with contextlib.suppress(*EXPECTED):
                 self.registry.announce(self.facts)
