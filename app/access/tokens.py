@@ -146,11 +146,7 @@ class Tokens:
         scopes = frozenset(Scope(word) for word in payload.scope.split() if word in _SCOPES)
         if scope is not None and scope not in scopes:
             raise TokenRejected("scope", **about, needed=scope)
-        if (
-            (node or scope is Scope.NODE_HEARTBEAT)
-            and payload.node != node
-            and not (scope is not Scope.NODE_HEARTBEAT and not payload.node)
-        ):
+        if not may_act_at(node, scope, bound_to=payload.node):
             raise TokenRejected("node", **about)
         return Claims(
             payload.sub, payload.jti, scopes, payload.generation, payload.exp, payload.node,
@@ -266,6 +262,23 @@ class Tokens:
             raise TokenRejected("signature") from None
         except (JoseError, ValidationError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise TokenRejected("malformed") from None
+
+
+def may_act_at(node: str, scope: Scope | None, *, bound_to: str) -> bool:
+    """Return whether a token that is bound to one node, or to none (''), may be used at `node` with this scope; '' is a
+    request that concerns no node.
+
+        scope        bound to   at ''   at a   at b
+        heartbeat    none       no      no     no
+        heartbeat    a          no      yes    no
+        any other    none       yes     yes    yes
+        any other    a          yes     yes    no
+    """
+    if scope is Scope.NODE_HEARTBEAT:
+        return bound_to != "" and node == bound_to
+    if bound_to == "" or node == "":
+        return True
+    return node == bound_to
 
 
 _REGISTRY = JWSRegistry(algorithms=[ALGORITHM], strict_check_header=True)

@@ -16,7 +16,7 @@ from joserfc.jwk import OctKey, RSAKey
 
 from dicast.app.access.keys import SecretMissing, TokenSecret
 from dicast.app.access.scopes import Scope, TokenRejected
-from dicast.app.access.tokens import LEEWAY_S, OVERLAP_S, TokenError, Tokens
+from dicast.app.access.tokens import LEEWAY_S, OVERLAP_S, TokenError, Tokens, may_act_at
 from tests.access.conftest import OTHER, SECRET, secrets_of
 
 
@@ -328,3 +328,34 @@ def tokens_of_hypothesis(redis_server):
 
     with connect(f"{redis_server}?db=0") as client:
         yield Tokens(client, "dicast", secrets_of(SECRET), itertools.count(1).__next__)
+
+
+@pytest.mark.parametrize("scope", [None, *Scope])
+@pytest.mark.parametrize(
+    ("bound_to", "node", "with_heartbeat", "with_another"),
+    [
+        ("", "", False, True),
+        ("", "a", False, True),
+        ("", "b", False, True),
+        ("a", "", False, True),
+        ("a", "a", True, True),
+        ("a", "b", False, False),
+        ("b", "", False, True),
+        ("b", "a", False, False),
+        ("b", "b", True, True),
+    ],
+)
+def test_at_which_nodes_a_token_may_be_used(bound_to, node, with_heartbeat, with_another, scope):
+    expected = with_heartbeat if scope is Scope.NODE_HEARTBEAT else with_another
+    assert may_act_at(node, scope, bound_to=bound_to) is expected
+
+
+def test_a_token_is_refused_at_another_node_as_the_table_says(tokens):
+    for bound_to, node, scope in itertools.product(("", "a", "b"), ("", "a", "b"), Scope):
+        if scope is Scope.NODE_HEARTBEAT and not bound_to:
+            continue  # none is issued
+        token = tokens.issue("me", [scope], ttl_s=60, node=bound_to)
+        if may_act_at(node, scope, bound_to=bound_to):
+            assert tokens.verify(token, scope, node=node).node == bound_to
+        else:
+            assert refused(tokens, token, scope, node) == "node"
