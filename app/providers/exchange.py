@@ -21,10 +21,10 @@ import httpx2
 import orjson
 
 from dicast.app.domain.opinion import Usage
-from dicast.app.domain.retry import retry_after_s
 from dicast.app.domain.text import excerpt
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
+from dicast.workers.policy.headers import retry_after
 
 _MOST_TOKENS = 10**9
 _MAX_MODEL_CHARS = 200
@@ -261,10 +261,8 @@ class Exchange:
         if error.retry_after and not {"retry-after", "retry-after-ms"} & headers.keys():
             headers["retry-after"] = error.retry_after
         now_s = self._now_s()
-        wait_s = retry_after_s(response.headers.multi_items(), now_s)
-        if wait_s is None:
-            wait_s = retry_after_s(headers.items(), now_s)
-        return {"retry_after_s": wait_s, "headers": headers}
+        wait = retry_after(response.headers.multi_items(), now_s) or retry_after(headers.items(), now_s)
+        return {"retry_after_s": wait and wait.seconds, "headers": headers}
 
     def _transport_failure(self, error: BaseException, request: ChatRequest) -> ProviderFailure:
         """Classify an error by the end of its chain: SDK error <- httpx error <- aiohttp or operating system error.

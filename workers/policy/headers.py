@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum, StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-__all__ = ["NO_READINGS", "BudgetUnit", "Reading", "Readings", "is_about_limits", "read_limits"]
+__all__ = ["NO_READINGS", "BudgetUnit", "Reading", "Readings", "is_about_limits", "read_limits", "retry_after"]
 
 
 class BudgetUnit(StrEnum):
@@ -119,6 +119,10 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|d|h|m|s)", re.ASCII)
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+_LEAP_SECOND = re.compile(r"(:\d\d):60\b", re.ASCII)
+"""23:59:60, which HTTP dates may hold (RFC 9110 §5.6.7)."""
+
+
 def number(text: str) -> float | None:
     """Return a finite number; None for anything else."""
     text = text.strip()
@@ -180,7 +184,7 @@ def instant(text: str) -> float | None:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         try:
-            parsed = parsedate_to_datetime(text)
+            parsed = parsedate_to_datetime(_LEAP_SECOND.sub(r"\1:59", text))
         except (ValueError, TypeError, IndexError, OverflowError):
             return None
     try:
@@ -288,28 +292,47 @@ def _reading(
     return Reading(name, unit, limit or 0.0, remaining, period_s, parsed.seconds, parsed.grain_s)
 
 
-def retry_after(headers: Mapping[str, str], wall_s: float) -> tuple[float, float] | None:
-    """Return the seconds to wait from the answer, which was read at `wall_s`, and their resolution; None if none are
-    given.
+class Wait(NamedTuple):
+    """A requested wait: `seconds` from the answer, from 0 to `LONGEST_S`, and their resolution."""
 
-    The finer form is preferred. Of several values the longest counts, since earlier retries would fail.
+    seconds: float
+    grain_s: float
 
-    A provider asks for it by `retry-after-ms`, or by `retry-after` in seconds or as a date.
+
+def retry_after(headers: Iterable[tuple[str, str]], wall_s: float) -> Wait | None:
+    """Return how long an answer that was read at `wall_s` (Unix time) asks to wait; None if it does not, or if what it
+    says cannot be read.
+
+    `Retry-After` holds seconds or an HTTP date (RFC 9110 §10.2.3). Fractions, exponents and RFC 3339 dates occur, and
+    are accepted. What is negative or past means now; what is longer than `LONGEST_S` is cut to it. A date is by the
+    server's clock, so it counts from the answer's own `date`, whatever our clock says. A usable `retry-after-ms` is
+    preferred, because it is finer. Of several values the longest counts, since earlier retries would fail.
     """
-    fine = [value / 1000.0 for value in _numbers(headers.get("retry-after-ms", ""))]
+    pairs = [(name.lower(), value) for name, value in headers]
+    fine = [wait for name, value in pairs if name == "retry-after-ms" for wait in _milliseconds(value)]
     if fine:
-        return _within(max(fine)), 0.001
-    text = headers.get("retry-after", "")
-    coarse = _numbers(text)
-    if coarse:
-        return _within(max(coarse)), 1.0 if max(coarse) % 1.0 == 0.0 else 0.01
-    at = instant(text) if text else None
-    return None if at is None else (_within(at - provider_now(headers.get("date", ""), wall_s)), 1.0)
+        return max(fine)
+    dates = (instant(value) for name, value in pairs if name == "date" and len(value) <= LONGEST_TEXT)
+    now_s = next((date for date in dates if date is not None), wall_s)
+    return max((wait for name, value in pairs if name == "retry-after" for wait in _waits(value, now_s)), default=None)
 
 
-def _numbers(text: str) -> list[float]:
-    values = [number(item.value) for item in items(text)] if text else []
-    return [value for value in values if value is not None and value >= 0.0]
+def _milliseconds(value: str) -> list[Wait]:
+    return [Wait(_within(delay / 1000.0), 0.001) for delay, _ in _split_delays(value) if delay is not None]
+
+
+def _waits(value: str, now_s: float) -> list[Wait]:
+    """Return all waits in one value of `Retry-After`; a proxy may have joined several with commas."""
+    parts = _split_delays(value)
+    waits = [Wait(_within(delay), 1.0 if delay % 1.0 == 0.0 else 0.01) for delay, _ in parts if delay is not None]
+    until = instant(",".join(text for delay, text in parts if delay is None).strip())
+    return waits if until is None else [*waits, Wait(_within(until - now_s), 1.0)]
+
+
+def _split_delays(value: str) -> list[tuple[float | None, str]]:
+    """Return the parts of a list, each with its number, or None where it is none, as in a part of a date."""
+    texts = value[:LONGEST_TEXT].split(",")
+    return [(float(text) if _NUMBER.fullmatch(text.strip()) else None, text) for text in texts]
 
 
 def _within(seconds: float) -> float:
@@ -445,7 +468,7 @@ def read_limits(headers: Mapping[str, str], wall_s: float) -> Readings:
     readings = [reading for part in parts.values() for reading in part.readings(clock_s, policy)]
     if IETF in lower:
         readings += ietf(lower[IETF], policy)
-    retry = retry_after(lower, wall_s)
+    retry = retry_after(headers.items(), wall_s)
     if not (readings or retry or unknown):
         return NO_READINGS
     retry_after_s, retry_grain_s = retry or (None, 0.0)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.retry import LONGEST_S, retry_after_s
+from dicast.workers.policy.headers import LONGEST_S, Wait, read_limits, retry_after
+
+
+def retry_after_s(headers, now_s):
+    wait = retry_after(headers, now_s)
+    return None if wait is None else wait.seconds
+
 
 NOW = datetime(2015, 10, 21, 7, 27, tzinfo=UTC).timestamp()
 
@@ -25,7 +31,7 @@ NOW = datetime(2015, 10, 21, 7, 27, tzinfo=UTC).timestamp()
         ("1e2", 100),
         ("-3", 0),
         ("-0", 0),
-        ("1e9", 1e9),
+        ("1e9", LONGEST_S),
         ("1e400", LONGEST_S),
         ("9" * 150, LONGEST_S),
         ("5, 7", 7),
@@ -36,6 +42,10 @@ NOW = datetime(2015, 10, 21, 7, 27, tzinfo=UTC).timestamp()
         ("Wednesday, 21-Oct-15 07:28:00 GMT", 60),  # RFC 850
         ("Wed Oct 21 07:28:00 2015", 60),  # asctime
         ("Wed, 21 Oct 2015 07:20:00 GMT", 0),
+        ("Wed, 21 Oct 2015 07:27:60 GMT", 59),  # a leap second
+        ("2015-10-21T07:28:00Z", 60),  # RFC 3339
+        ("5, Wed, 21 Oct 2015 07:28:00 GMT", 60),
+        ("90, Wed, 21 Oct 2015 07:28:00 GMT", 90),
         ("Fri, 31 Dec 9999 23:59:59 GMT", LONGEST_S),
         ("", None),
         ("soon", None),
@@ -104,3 +114,20 @@ def test_a_date_is_one_of_the_servers_clock(off_s):
     assert retry_after_s(headers, now) == retry_after_s(reversed(headers), now) == 30
     assert retry_after_s([("retry-after", "5"), headers[1]], now) == 5
     assert retry_after_s([headers[0], ("date", "today")], 1445412480.0) == 30
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"retry-after-ms": "1500"}, Wait(1.5, 0.001)),
+        ({"retry-after": "3"}, Wait(3, 1)),
+        ({"retry-after": "3.25"}, Wait(3.25, 0.01)),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, Wait(60, 1)),
+        ({"retry-after": "-3"}, Wait(0, 1)),
+        ({"retry-after": "soon"}, None),
+    ],
+)
+def test_a_call_and_the_governor_read_the_same(headers, expected):
+    assert retry_after(headers.items(), NOW) == expected
+    told = read_limits(headers, NOW)
+    assert (told.retry_after_s, told.retry_grain_s) == (expected or (None, 0.0))
