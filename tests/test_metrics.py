@@ -23,7 +23,7 @@ from dicast.app.cluster.snapshot import SharedState
 from dicast.app.ledger.work import LedgerWork
 from dicast.workers.admission.pool_state import BudgetState, ModelHealth
 from dicast.workers.nodes.registry import Node
-from dicast.workers.policy.rules import Cause, RulesStatus
+from dicast.workers.policy.rules import LimitCause, RulesStatus
 from dicast.workers.policy.wanted import Wanted
 from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
@@ -41,7 +41,7 @@ DEMAND = Demand(
     {"openai:eu": 0},
     {"unsigned": 5},
 )
-SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, cause=Cause.CPU_HIGH))])
+SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, cause=LimitCause.CPU_HIGH))])
 
 
 @pytest.fixture

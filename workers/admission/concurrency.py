@@ -16,7 +16,7 @@ from dataclasses import replace
 import psutil
 
 from dicast.workers.policy.calls import CallOutcome
-from dicast.workers.policy.rules import Cause, Rules, RulesConfig, RulesState, RulesStatus, record
+from dicast.workers.policy.rules import LimitCause, Rules, RulesConfig, RulesState, RulesStatus, record
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class NodeWidth:
             )
         if status.current != before:
             logger.log(
-                logging.WARNING if status.cause == Cause.CPU_HIGH and status.current < before else logging.INFO,
+                logging.WARNING if status.cause == LimitCause.CPU_HIGH and status.current < before else logging.INFO,
                 "width %d -> %d, %s", before, status.current, status.reason,
                 extra={"event": "width_changed", "from": before, "to": status.current, "reason": status.reason,
                        "cpu_percent": round(status.cpu_percent, 1), "load_percent": round(status.load_percent, 1),

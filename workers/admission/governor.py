@@ -26,7 +26,7 @@ from dicast.workers.policy.governor import SLO as SLO_CLAMP
 from dicast.workers.policy.governor import GovernorState, LimitChange, PoolGovernor
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
-from dicast.workers.policy.rules import Cause, RulesConfig, RulesState
+from dicast.workers.policy.rules import LimitCause, RulesConfig, RulesState
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -237,7 +237,7 @@ def _line(change: LimitChange, cached: _CachedPolicy) -> dict[str, Any]:
 def _level(line: Mapping[str, Any], cached: _CachedPolicy) -> int:
     """Return the log level: a warning if CPU load or an SLO lowers the limit, since an operator should notice that."""
     engine = cached.policy.state.engine
-    by_cpu = isinstance(engine, RulesState) and engine.cause is Cause.CPU_HIGH and line["reason"] == engine.reason
+    by_cpu = isinstance(engine, RulesState) and engine.cause is LimitCause.CPU_HIGH and line["reason"] == engine.reason
     alarming = (by_cpu or line["reason"] in (SLO_CLAMP, BUDGET_CLAMP)) and line["to"] < line["from"]
     return logging.WARNING if alarming else logging.INFO
 

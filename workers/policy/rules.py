@@ -23,8 +23,8 @@ from dicast.workers.policy.calls import NEVER, Done, Sent
 from dicast.workers.policy.engines import Directives
 
 
-class Cause(StrEnum):
-    """What set the limit. The values are labels of a metric."""
+class LimitCause(StrEnum):
+    """The rule that set the limit last. The values are labels of a metric."""
 
     START = "start"
     CONFIGURED = "configured"
@@ -75,7 +75,7 @@ class RulesState:
     before_cpu: int | None = None
     slo: int | None = None
     reason: str = "start"
-    cause: Cause = Cause.START
+    cause: LimitCause = LimitCause.START
     kind: Literal["rules"] = "rules"
 
     def configure(self, configured: int) -> None:
@@ -84,20 +84,20 @@ class RulesState:
             return
         if self.limit >= self.configured:
             self.limit = configured
-            self.explain(Cause.CONFIGURED)
+            self.explain(LimitCause.CONFIGURED)
         self.configured, self.limit = configured, min(self.limit, configured)
 
-    def explain(self, cause: Cause, error_rate: float = 0.0) -> None:
+    def explain(self, cause: LimitCause, error_rate: float = 0.0) -> None:
         """Note what has set the limit."""
         self.cause = cause
         match cause:
-            case Cause.CPU_HIGH:
+            case LimitCause.CPU_HIGH:
                 self.reason = f"CPU {self.cpu_percent:.0f} %"
-            case Cause.ERRORS_HIGH:
+            case LimitCause.ERRORS_HIGH:
                 self.reason = f"error rate {error_rate:.0%}"
-            case Cause.ERRORS_LOW:
+            case LimitCause.ERRORS_LOW:
                 self.reason = f"error rate {error_rate:.0%} for long"
-            case Cause.SLO_CAP:
+            case LimitCause.SLO_CAP:
                 self.reason = f"SLO cap {self.slo}"
             case _:
                 self.reason = str(cause)
@@ -114,7 +114,7 @@ class RulesStatus:
     load_percent: float = 0.0
     """The machine's load over five minutes, percent of one core: 4.0 is 400. It includes what waits for a core."""
     cause: str = ""
-    """The `Cause` that `reason` puts into words; '' from a node whose version does not report it."""
+    """The `LimitCause` that `reason` puts into words; '' from a node whose version does not report it."""
 
 
 def record(state: RulesState, error: bool, now: float) -> None:
@@ -143,20 +143,20 @@ def step(config: RulesConfig, state: RulesState, now: float) -> None:
     low_since, state.low_since = state.low_since, None
     if state.cpu_percent > config.cpu_high_percent and now > state.started_at + config.cpu_grace_s:
         state.before_cpu = max(state.before_cpu or 0, state.limit)
-        state.limit, cause = max(1, state.limit // 2), Cause.CPU_HIGH
+        state.limit, cause = max(1, state.limit // 2), LimitCause.CPU_HIGH
     elif rate > config.error_high and state.limit > 1:
-        state.limit, cause = state.limit - 1, Cause.ERRORS_HIGH
+        state.limit, cause = state.limit - 1, LimitCause.ERRORS_HIGH
     elif rate < config.error_low and low_since is None:
         state.low_since = now
     elif rate < config.error_low and low_since is not None:
         state.low_since = low_since
         if now - low_since >= config.sustain_s and state.limit < state.configured:
-            state.limit, state.low_since, cause = state.limit + 1, now, Cause.ERRORS_LOW
+            state.limit, state.low_since, cause = state.limit + 1, now, LimitCause.ERRORS_LOW
     if cause is None and state.before_cpu is not None and state.cpu_percent <= config.cpu_high_percent:
-        state.limit, state.before_cpu, cause = max(state.limit, state.before_cpu), None, Cause.CPU_RECOVERED
+        state.limit, state.before_cpu, cause = max(state.limit, state.before_cpu), None, LimitCause.CPU_RECOVERED
     _clamp(state)
     if state.limit != before:
-        state.explain(cause or Cause.CLAMPED, rate)
+        state.explain(cause or LimitCause.CLAMPED, rate)
 
 
 def _clamp(state: RulesState) -> None:
@@ -193,7 +193,7 @@ class Rules:
         before = self.state.limit
         _clamp(self.state)
         if self.state.limit != before:
-            self.state.explain(Cause.SLO_CAP)
+            self.state.explain(LimitCause.SLO_CAP)
 
     def status(self, now: float) -> RulesStatus:
         rate, size = error_rate(self.config, self.state, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.rules import Cause, Rules, RulesConfig, RulesState, error_rate, record, step
+from dicast.workers.policy.rules import LimitCause, Rules, RulesConfig, RulesState, error_rate, record, step
 
 CONFIG = RulesConfig()
 
@@ -149,7 +149,7 @@ def test_a_cap_is_told_where_it_takes_something(cap: int, limit: int, reason: st
     engine = Rules(CONFIG, state())
     engine.set_slo_constraint(cap)
     assert (engine.limit, engine.state.reason) == (limit, reason)
-    assert engine.status(1000.0).cause == (Cause.SLO_CAP if cap == 3 else Cause.START)
+    assert engine.status(1000.0).cause == (LimitCause.SLO_CAP if cap == 3 else LimitCause.START)
 
 
 @pytest.mark.parametrize(("limit", "configured", "errors", "want", "reason"), [
