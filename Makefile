@@ -88,7 +88,7 @@ docs: setup .docs/.complete ## build the documentation as a site, build/site/ind
 	@touch $@
 
 .PHONY: figures simulate
-figures: setup ## the house in figures: lines, cycles, layers, names, docstrings
+figures: setup ## check the rules of structure: sizes, cycles, layers, names, docstrings
 	$(BIN)/python -m lab.figures
 simulate: setup ## the governor's policy in virtual time, against an oracle (SIMULATE='--only conc,ramp --seeds 1,2')
 	$(BIN)/python -m lab.simulation $(SIMULATE)

@@ -50,6 +50,12 @@ def test_every_file_that_a_document_names_is_there(document: Path) -> None:
 
 
 @every_document
+def test_every_module_that_a_document_names_alone_is_there(document: Path) -> None:
+    modules = {path.name for room in FOLDERS.split("|") for path in (ROOT / room).rglob("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", document.read_text(encoding="utf-8"))) <= modules
+
+
+@every_document
 def test_every_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]*(?:#[^)\s]*)?)\)", document.read_text(encoding="utf-8")):
         if target.startswith(("http", "mailto:")):
@@ -100,7 +106,7 @@ def test_the_table_of_rooms_is_the_contract_of_the_layers(package: str) -> None:
 
 
 def test_every_module_of_the_pipeline_has_its_row() -> None:
-    section = ARCHITECTURE.partition("\n### The pipeline's modules\n")[2].partition("\n## ")[0]
+    section = ARCHITECTURE.partition("\n### The pipeline's modules\n")[2].partition("\n##")[0]
     named = set(re.findall(r"`(\w+\.py)`", section))
     assert named == {path.name for path in (ROOT / "app" / "pipeline").glob("[!_]*.py")}
 
