@@ -32,6 +32,8 @@ from dicast.workers.store.connection import connect
 from dicast.workers.store.keys import Keys
 from dicast.workers.system.supervision import supervised_thread
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -134,8 +136,6 @@ def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric
         serving.add_metric([pool], demand.serving.get(pool, 0))
     yield from (by_pool, waiting, serving)
 
-
-logger = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 1.0
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -32,6 +32,9 @@ from dicast.workers.broker.profiles import plain
 if TYPE_CHECKING:
     from dicast.app.application import Dicast
 
+logger = logging.getLogger(__name__)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 REVOKED = "revoked"
 """The message of Celery's `TaskRevokedError` for a caller that waits for a revoked job."""
 
@@ -109,10 +112,6 @@ def _unit(dicast: Dicast, name: str, ref: PageRef, token: str, *, cut: bool) -> 
     where = "has ended" if UnitState.ENDED in states else "is not in work"
     return Revocation((f"unit {name} {where}: nothing is revoked",))
 
-
-logger = logging.getLogger(__name__)
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 OURS = "dicast."
 """The prefix of the names of this application's tasks."""

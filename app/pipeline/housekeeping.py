@@ -30,6 +30,9 @@ from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
 OUTAGE_ERRORS = (RedisError, KombuError, OSError)
 """The classes to which the errors of an unavailable store or broker belong; `is_away` tells these from others."""
 
@@ -66,8 +69,6 @@ class DueMessages:
         else:
             await self._missing_pools.due_again([(ref, token)])
 
-
-logger = logging.getLogger(__name__)
 
 UNITS_TOGETHER = 50
 """How many units are ended at once: enough to share round trips, and few enough to keep scripts short."""
@@ -172,7 +173,6 @@ class Sweeper:
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Governing(Protocol):

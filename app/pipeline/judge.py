@@ -32,6 +32,8 @@ from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.request import Lease
 
+logger = logging.getLogger(__name__)
+
 ClaimReply = tuple[JobState | None, Item | None, list[Claim]]
 
 
@@ -82,9 +84,6 @@ class Claimer:
         ]
         if deferrals:
             await self._recorder.defer(ref, {}, deferrals, [Due(token, 0)])
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

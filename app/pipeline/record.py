@@ -31,6 +31,8 @@ from dicast.workers.store.connection import is_passing
 from dicast.workers.store.keys import encode
 from dicast.workers.system.files import make_folder, try_lock
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -179,8 +181,6 @@ def _is_at(file: int, path: Path) -> bool:
     except FileNotFoundError:
         return False
 
-
-T = TypeVar("T")
 
 SPOOL_AFTER_S = 3.0
 """A result that the store has not taken after this time is also kept on disk. A busy event loop alone needs less."""

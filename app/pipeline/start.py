@@ -46,6 +46,8 @@ from dicast.app.reports.stored_items import (
 from dicast.config.settings import Settings
 from dicast.workers.nodes.registry import Registry
 
+logger = logging.getLogger(__name__)
+
 
 class Arranging:
     """Arranges items, for one event loop; files are read and written in threads."""
@@ -146,9 +148,6 @@ def _read_unchanged(job: JobRecord, stored: Iterator[Item] | None, fingerprint: 
 def _check(job: JobRecord, source: ItemSource, before: str | None) -> None:
     if before is not None and datasets.fingerprint(source) != before:
         raise DatasetChanged(f"{source.path} has changed since job {job.id} was submitted")
-
-
-logger = logging.getLogger(__name__)
 
 
 class Terms:

@@ -29,6 +29,8 @@ from dicast.app.domain.text import printable
 from dicast.app.server.parts import parts_of
 from dicast.errors import DicastError
 
+logger = logging.getLogger(__name__)
+
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -75,8 +77,6 @@ class SafeHeaders:
 
         await self._app(scope, received, sent)
 
-
-logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE = "urn:dicast:problem:"

@@ -21,6 +21,8 @@ from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.system.supervision import supervised_thread
 
+logger = logging.getLogger(__name__)
+
 HEADERS_S = 15.0
 
 
@@ -56,8 +58,6 @@ class TimeoutProtocol(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
-
-logger = logging.getLogger(__name__)
 
 STOP_S = 10
 """How long open answers may take once the server is stopped; event streams end at once."""

@@ -28,6 +28,8 @@ from dicast.workers.policy.parameters import PROJECT_MAX
 from dicast.workers.store.connection import is_passing
 from dicast.workers.system.supervision import watch
 
+logger = logging.getLogger(__name__)
+
 ROUNDS = 3
 """The end of a queue is near when fewer units wait than `ROUNDS` times the limit. With calls of half a second these
 take about as long as a rate-limited unit waits for its next attempt; with slower calls, others are open that long
@@ -125,8 +127,6 @@ def in_turns(pending: Iterable[AdmittedRequest], most: int) -> list[AdmittedRequ
         ranked += [(turn, number, request) for turn, (_, number, request) in enumerate(requests)]
     return [request for *_, request in sorted(ranked)[:most]]
 
-
-logger = logging.getLogger(__name__)
 
 WAITING_MAX = 32
 """The most messages that one gate takes from the broker ahead of their leases. It is small, so that other workers find

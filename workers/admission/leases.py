@@ -24,6 +24,8 @@ from dicast.workers.store.scripts import Epoch, freeing, script_text
 if TYPE_CHECKING:
     from dicast.workers.policy.calls import CallOutcome
 
+logger = logging.getLogger(__name__)
+
 
 class Holder(NamedTuple):
     """The holder of a lease: who has a call open, and since when (lease-clock ms).
@@ -50,8 +52,6 @@ def read_holder(record: str) -> Holder:
     fields = orjson.loads(record)
     return Holder(**{name: fields[name] for name in Holder._fields if name in fields})
 
-
-logger = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 

@@ -34,6 +34,8 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import Epoch, script_text
 from dicast.workers.system.processes import Liveness, Process
 
+logger = logging.getLogger(__name__)
+
 _SET = Path(__file__).parent / "order.lua"
 
 
@@ -154,8 +156,6 @@ class Orders:
         """Return the order in force for a node; None if there is none."""
         return Order.read(self._redis.hget(self._keys.orders, node))
 
-
-logger = logging.getLogger(__name__)
 
 _TICK = Path(__file__).parent / "tick.lua"
 _DEREGISTER = Path(__file__).parent / "deregister.lua"

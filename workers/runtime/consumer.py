@@ -53,6 +53,8 @@ from dicast.workers.store.connection import AsyncStoreClient, connect, connect_b
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, log_thread_failures, supervise, watch
 
+logger = logging.getLogger(__name__)
+
 CHECK_EVERY_S = 5.0
 STUCK_LOOKS = 6
 """A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
@@ -97,9 +99,6 @@ def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bo
     if before.reconnected:
         return after, Remedy.RESTART
     return QueueProgress(taken, 0, reconnected=True), Remedy.RECONNECT
-
-
-logger = logging.getLogger(__name__)
 
 
 class Watchdog:

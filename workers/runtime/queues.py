@@ -23,6 +23,8 @@ from dicast.workers.broker.profiles import plain
 from dicast.workers.runtime.pool import TaskPool
 from dicast.workers.system.supervision import end_worker, watch
 
+logger = logging.getLogger(__name__)
+
 
 class GatedQueue:
     """One pool's queue. `consumer_of` makes kombu's consumer on a channel, and `read_on` handles what has arrived over
@@ -87,9 +89,6 @@ class GatedQueue:
             if self._hub is not None:
                 self._hub.on_tick.discard(prefetch.refill)
             end(prefetch)
-
-
-logger = logging.getLogger(__name__)
 
 
 class PoolQueues(Consumer):  # type: ignore[misc]

@@ -28,6 +28,8 @@ from typing import Any, ParamSpec, TypeVar
 from celery.platforms import EX_FAILURE
 from celery.worker import state as worker_state
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 AnyFuture = asyncio.Future[Any] | concurrent.futures.Future[Any]
@@ -165,7 +167,6 @@ def _log_failure(message: str, name: str, error: BaseException) -> None:
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
