@@ -118,8 +118,10 @@ def test_the_site_has_every_page_of_the_documents() -> None:
 
 
 def prose(path: Path) -> str:
-    """The docstrings and comments of a Python file."""
+    """The docstrings and comments of a Python file, or the comments of a Lua script."""
     source = path.read_text(encoding="utf-8")
+    if path.suffix == ".lua":
+        return "\n".join(re.findall(r"--(?!@include).*", source))
     described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, described)]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -145,7 +147,7 @@ def is_defined(dotted: str, root: Path) -> bool:
 
 
 def unknown_names(path: Path, text: str, root: Path) -> list[str]:
-    """What the text of a Python file names and is not there: files beside it or below `root`, and dotted names."""
+    """What the text of a file names and is not there: files beside it or below `root`, and dotted names."""
     files = re.findall(r"(?<![\w./-])[\w./-]*\w\.(?:py|lua)\b", text)
     dotted = re.findall(r"\bdicast(?:\.\w+)+", text)
     return [
@@ -156,7 +158,8 @@ def unknown_names(path: Path, text: str, root: Path) -> list[str]:
 
 @pytest.mark.parametrize("room", ["app", "workers", "config", "dicast", "lab"])
 def test_what_docstrings_and_comments_name_is_there(room: str) -> None:
-    files = [path for path in sorted((ROOT / room).rglob("*.py")) if "peers" not in path.parts]
+    sources = sorted([*(ROOT / room).rglob("*.py"), *(ROOT / room).rglob("*.lua")])
+    files = [path for path in sources if "peers" not in path.parts]
     unknown = {str(path.relative_to(ROOT)): unknown_names(path, prose(path), ROOT) for path in files}
     assert {path: names for path, names in unknown.items() if names} == {}
 
@@ -167,4 +170,7 @@ def test_a_name_of_nothing_is_seen(tmp_path: Path) -> None:
     module.write_text("'See two.py.'\n\n\ndef f():\n    # dicast.app.one.g\n    pass\n", encoding="utf-8")
     assert prose(module) == "See two.py.\n# dicast.app.one.g"
     assert unknown_names(module, prose(module), tmp_path) == ["two.py", "dicast.app.one.g"]
+    script = tmp_path / "app" / "one.lua"
+    script.write_text("--@include gone.lua\nlocal a = 1  -- see two.lua\n", encoding="utf-8")
+    assert unknown_names(script, prose(script), tmp_path) == ["two.lua"]
     assert unknown_names(module, "one.py, app/one.py, dicast.app.one, dicast.app.one.f", tmp_path) == []

@@ -2,11 +2,11 @@
 -- admit.lua: give leases of one pool back, then grant or refuse new ones, in one step. Its model is
 -- lab/simulation/enforcer.py, but for leases of calls that were cut.
 -- KEYS  1 clock  2 leases  3 holders  4 open  5 governor  6 job_limits  7 rates  8 waiting  9 events  10 counters
---       11 short  12 epoch  13 orders  (keys.py)
+--       11 short  12 epoch  13 orders  (../store/keys.py)
 -- ARGV  1 now_ms ("" = lease clock)  2 pool  3 node  4 ttl_ms  5 freed channel
 --       6 JSON of outcomes (outcome.lua)  7 JSON [[lease id, job, project, model, input, output tokens, jitter,
 --       last], ...], oldest first  8 most entries of the event stream  9 ms between decisions
---       10 epoch that the caller knows  11 grants it was told  12 grace ms  (epoch.lua)
+--       10 epoch that the caller knows  11 grants it was told  12 grace ms  (../store/epoch.lua)
 --       13 '1' if the pool's provider ends a call when its connection is closed
 -- Reply {open in pool, open in all, retry_after_ms (-1: when a lease is freed), reason, whether to decide now, limit,
 --        projects present, {verdict, ...}, {reason, ...}, {retry_after_ms, ...}, epoch, grants told to this node,
@@ -16,7 +16,7 @@
 --       verdict 1 granted, 0 refused, 2 the job makes no calls any more: let it pass without a lease
 -- Holds: nothing is granted while the epoch is closed; granted implies open <= the pool's effective limit (a probe:
 --        any), <= the job's frozen limit, and in all <= the largest frozen limit. Without parameters nothing is
---        granted, and a decision is asked for. To a node that has an order (orders.py) nothing is granted.
+--        granted, and a decision is asked for. To a node that has an order (../nodes/registry.py) nothing is granted.
 --@include ../store/clock.lua
 --@include ../store/epoch.lua
 --@include memory.lua

@@ -3,7 +3,7 @@
 local HEALTH_S, OUTAGE_UNITS = 60, 8
 
 -- A model's good calls of all, each worth e^(-age / HEALTH_S), and the seconds that the good ones took, from the lease
--- to its return.                                                                          Read by: pool_health.py
+-- to its return.                                                                          Read by: pool_state.py
 local function note_health(state, model, good, took, now)
   state.health = state.health or {}
   local health = state.health[model]
@@ -20,7 +20,7 @@ end
 
 -- The pool's outage: calls that failed in a row, with no answer to a later one, or nil. `call` is {fails,
 -- answers, status, reporter, error}: a refusal counts only for the breaker's probe; other refusals neither count nor
--- end it. `units` are the first few reporters.                                                 Read by: outages.py
+-- end it. `units` are the first few reporters.                                                 Read by: pool_state.py
 local function note_outage(state, sent_at, now, call)
   local outage = state.outage
   if call.answers then

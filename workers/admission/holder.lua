@@ -1,4 +1,4 @@
--- A lease's record in `holders`, JSON: who has the call open, and what it counted for.          Read by: holders.py
+-- A lease's record in `holders`, JSON: who has the call open, and what it counted for.          Read by: leases.py
 -- {pool, job, project, model, node, sent_ms, probe: whether it tries a pool whose circuit breaker is not closed,
 --  open_before: calls that the pool had open, estimate: tokens that were asked for, reserved: {requests, input tokens,
 --  output tokens}, spent: the model's counters just after the reservation, of the same three, cut_frees: whether the
