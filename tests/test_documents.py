@@ -164,6 +164,25 @@ def test_what_docstrings_and_comments_name_is_there(room: str) -> None:
     assert {path: names for path, names in unknown.items() if names} == {}
 
 
+FOREIGN_CLASSES = {"RateLimit", "RetryInfo", "TaskGroup"}  # a header's field, Google's, asyncio's
+
+
+def unknown_classes(text: str, code: str) -> set[str]:
+    """Names in backquotes that look like a class's, `TwoWords`, and occur nowhere in the code."""
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w*)`", text)) - FOREIGN_CLASSES
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    return named - {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def test_every_class_that_a_docstring_or_comment_names_is_there() -> None:
+    rooms = ("app", "workers", "config", "dicast", "lab")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py") if "peers" not in path.parts]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert unknown_classes("\n".join(map(prose, files)), code) == set()
+    assert unknown_classes("`TwoWords`", "class TwoWords: ...  # OneWord") == set()
+    assert unknown_classes("`OneWord`", "class TwoWords: ...  # OneWord") == {"OneWord"}
+
+
 def test_a_name_of_nothing_is_seen(tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     module = tmp_path / "app" / "one.py"

@@ -166,7 +166,7 @@ Audit = Callable[[str, str, str, str, Mapping[str, Any]], object]
 
 
 class OrderOutcome(StrEnum):
-    """What became of an order, for the audit."""
+    """The outcome of an order, for the audit."""
 
     DONE = "done"
     NOT_ACKNOWLEDGED = "not acknowledged"

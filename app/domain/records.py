@@ -31,7 +31,7 @@ _JUDGED = frozenset().union(*FORMS.values())
 
 
 class PandasFrame(Protocol):
-    """What `inline_items` knows a pandas frame by."""
+    """The members by which `inline_items` recognises a pandas frame."""
 
     @property
     def columns(self) -> Any: ...
@@ -41,7 +41,7 @@ class PandasFrame(Protocol):
 
 
 class PolarsFrame(Protocol):
-    """What `inline_items` knows a polars frame by."""
+    """The members by which `inline_items` recognises a polars frame."""
 
     @property
     def columns(self) -> Any: ...
@@ -50,7 +50,7 @@ class PolarsFrame(Protocol):
 
 
 class ArrowTable(Protocol):
-    """What `inline_items` knows an Arrow table by."""
+    """The members by which `inline_items` recognises an Arrow table."""
 
     @property
     def column_names(self) -> Any: ...
@@ -59,7 +59,7 @@ class ArrowTable(Protocol):
 
 
 Records: TypeAlias = Iterable[Item | Mapping[str, Any] | str] | PandasFrame | PolarsFrame | ArrowTable
-"""What a job's items may be given as, if they come with it."""
+"""The forms in which a program may give a job its items."""
 Items: TypeAlias = Records | ItemSource | Mapping[str, Any] | str
 """What a job's items may be given as: records, or a file by its name or as an `ItemSource` describes it."""
 
