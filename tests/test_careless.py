@@ -188,7 +188,7 @@ COMMANDS: list[tuple[str, dict[str, str], str]] = [
     (
         "run job.json --local --detach",
         {},
-        "with --local the worker stops when the command does: nothing can be detached from it",
+        "with --local the worker stops when the command does, so the job cannot go on detached",
     ),
     ("jobs show nobody", {}, "no job 'nobody'"),
     (

@@ -113,7 +113,7 @@ def test_an_ended_job_is_deleted_whole(at_once: Dicast, app: Any, tmp_path: Path
     folder = job_folder(tmp_path / "results", "essays")
     (folder / "rating").mkdir()
     (tmp_path / "results" / "essays~0a1b2c").mkdir()
-    assert "nobody is there to be asked" in refused(at_once("jobs", "delete", "essays"))
+    assert "nobody can confirm it here; pass --yes" in refused(at_once("jobs", "delete", "essays"))
     assert folder.exists()
     done = at_once("jobs", "delete", "essays", "--yes")
     assert done.returncode == Exit.OK, done.stderr

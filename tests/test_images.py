@@ -154,7 +154,7 @@ async def test_images_are_kept_once_and_read_as_they_were(tmp_path):
         (0, "image/png", PNG, ""), (1, "image/png", PNG, ""), (2, "", b"", "https://h.invalid/x.png"),
     ]  # fmt: skip
     held.write_bytes(PNG + b"changed")
-    with pytest.raises(ImageError, match="it is another by now"):
+    with pytest.raises(ImageError, match="its bytes have changed"):
         await StoredImages(str(tmp_path / "results")).parts(job, placed)
     held.unlink()
     with pytest.raises(ImageError, match="cannot be read: No such file"):

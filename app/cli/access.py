@@ -76,7 +76,7 @@ def revoke_tokens(terminal: Terminal, id: str | None, *, node: str, every: bool)
         message, ended = _revoke(dicast, id, node)
     except StoreUsersUnavailable as error:
         dicast.audit.record(operator(), "token revoke", id or node or "all", "done in part", {"store": str(error)})
-        raise Refused(f"the tokens are ended, but nodes' users of the store are there still: {error}") from None
+        raise Refused(f"the tokens are revoked, but the nodes' users of the store still exist: {error}") from None
     dicast.audit.record(operator(), "token revoke", id or node or "all", "done", {"ended": ended})
     terminal.say(message)
 

@@ -110,7 +110,7 @@ def delete_job(terminal: Terminal, job_id: str, *, yes: bool) -> Exit:
     dicast = application(terminal)
     if not yes:
         if not (sys.stdin.isatty() and terminal.err.is_terminal):
-            raise Refused(f"nobody is there to be asked whether job {job_id} shall be deleted: --yes says so")
+            raise Refused(f"job {job_id} was not deleted: nobody can confirm it here; pass --yes")
         terminal.say(f"Job {job_id}: its record, its results and people's ratings of it are deleted for good.")
         if not Confirm.ask("Delete it?", default=False, console=terminal.err):
             terminal.say("Nothing was deleted.")

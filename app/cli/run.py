@@ -300,11 +300,11 @@ def run_job(
 ) -> Exit:  # fmt: skip
     """Submit the job in a file and follow it; `early` is a worker for `--local`."""
     if options.local and (options.detach or options.on_interrupt == Action.DETACH):
-        raise Refused("with --local the worker stops when the command does: nothing can be detached from it")
+        raise Refused("with --local the worker stops when the command does, so the job cannot go on detached")
     if options.detach and options.gate.asks:
-        raise Refused("--detach does not wait for results, so a gate is for `dicast gate ID` when the job has ended")
+        raise Refused("--detach does not wait for results: check the gate with `dicast gate ID` when the job has ended")
     if options.detach and options.out is not None:
-        raise Refused("--detach does not wait for results, so --out is for `dicast jobs watch ID --out DIR`")
+        raise Refused("--detach does not wait for results: fetch them with `dicast jobs watch ID --out DIR`")
     document = _document(path, project, assignments)
     with Interrupts() as interrupts:
         job_id = None

@@ -134,7 +134,7 @@ def begin(results_dir: str | Path, job_id: str, incarnation: str, *, resumed: bo
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise
-    raise OSError(errno.EBUSY, "the folder changes hands all the time", str(folder))
+    raise OSError(errno.EBUSY, "other jobs of this id keep taking the folder", str(folder))
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ def kept_image(folder: Path, reference: str) -> bytes:
         raise ValueError("it has no digest")
     data = (folder / _FOLDER / digest).read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
-        raise ValueError("it is another by now")
+        raise ValueError("its bytes have changed")
     return data
 
 

@@ -102,7 +102,7 @@ def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
     from dicast.app.reports.scores import item_names, load_scores  # noqa: PLC0415
 
     if len(report.agents) < 2:
-        raise NoSample(f"job {report.job_id} has one judge, who disagrees with nobody")
+        raise NoSample(f"job {report.job_id} has one judge, so there is no disagreement between judges")
     spreads = []
     for dimension in load_scores(folder, report, by=[]).dimensions:
         judges, (low, high) = dimension.judges, dimension.bounds

@@ -36,8 +36,8 @@ def check_probes(job: EvaluationJob, lanes: Sequence[Lane]) -> None:
     """Raise `JobRefused` for a probe that would compare a thing with itself, or that would never be reached."""
     if job.question is not None and (probes := variant_probes(job.probes)):
         raise JobRefused(
-            f"probes: {probes[0].probe!r} is tried out behind all items, and a job with a question ends before; "
-            "ask it in a job of its own"
+            f"probes: the variants of {probes[0].probe!r} are judged after all items, and a job with a question may "
+            "end before that; use a job of its own for the probe"
         )
     for probe in variant_probes(job.probes):
         if probe.probe not in ("batching", "order"):
