@@ -155,7 +155,7 @@ def test_each_workers_width_is_shown(at_once: Dicast, environ: dict[str, str]) -
     status = RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, 210.0)
     app.registry.announce(Node.for_this_process("w@test", limit=5, slots=9), status)
     shown = " ".join(at_once("governor", "show").stdout.split())
-    load = "CPU 390 % of one core, load 210 % over 5 min, 25.0% of 12 failed"
+    load = "CPU 390 % of one core, load 210 % over 5 min, 25.0 % of 12 failed"
     assert f"w@test 4 of 9 calls wide: CPU 390 %; 4 free; {load}" in shown
     [node] = json.loads(at_once("governor", "show", "--json").stdout)["nodes"]
     assert (node["node"], node["current"], node["reason"]) == ("w@test", 4, "CPU 390 %")

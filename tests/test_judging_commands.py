@@ -253,7 +253,7 @@ def test_the_commands_show_what_was_found(tmp_path: Path) -> None:
     finished(tmp_path, "after", moved=1.0, seed=2)
     said = dicast(tmp_path, "compare", "before", "after", "--most", "2")
     assert said.returncode == 0, said.stderr
-    for text in ("From before to after", "sharp", "<0.001", "What moved most", "in after"):
+    for text in ("From before to after", "sharp", "< 0.001", "What moved most", "in after"):
         assert text in said.stdout
     said = dicast(tmp_path, "panel", "before", "--reach", "0.7", "--json")
     assert json.loads(said.stdout)[0]["enough"]["judges"] == ["sharp"]

@@ -38,7 +38,6 @@ from dicast.app.analysis.scores import (
 )
 from dicast.app.analysis.sentences import (
     calibration_sentences,
-    figure_text,
     label_sentences,
     panel_sentences,
     preference_sentences,
@@ -46,7 +45,7 @@ from dicast.app.analysis.sentences import (
 )
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import is_settled, standard_error
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, figure_text
 from dicast.app.domain.judge_statistics import (
     UNKNOWABLE,
     DimensionStatistics,

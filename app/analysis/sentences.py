@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, figure_text, share_text
 from dicast.app.domain.judge_statistics import (
     CalibratedRater,
     GroupDifference,
@@ -19,13 +19,7 @@ from dicast.app.domain.judge_statistics import (
     RaterStatistics,
 )
 from dicast.app.domain.report import ReportDimension
-
-
-def figure_text(figure: Figure, places: int = 2) -> str:
-    """Format a figure as `3.84 (3.75 to 3.93)`, or say that it is unknown, and why."""
-    if figure.value is None or figure.low is None or figure.high is None:
-        return f"cannot be said, because {figure.reason}"
-    return f"{figure.value:.{places}f} ({figure.low:.{places}f} to {figure.high:.{places}f})"
+from dicast.app.domain.text import first_few, percent
 
 
 def difference_text(figure: Figure) -> str:
@@ -33,12 +27,6 @@ def difference_text(figure: Figure) -> str:
     assert figure.value is not None and figure.low is not None and figure.high is not None
     word, low, high = ("more", figure.low, figure.high) if figure.value > 0 else ("less", -figure.high, -figure.low)
     return f"{abs(figure.value):.2f} points {word} ({low:.2f} to {high:.2f})"
-
-
-def percent(figure: Figure) -> str:
-    """Format a known share as `24 % (15 to 38)`."""
-    assert figure.value is not None and figure.low is not None and figure.high is not None
-    return f"{100 * figure.value:.0f} % ({100 * figure.low:.0f} to {100 * figure.high:.0f})"
 
 
 CLEAR = 0.05
@@ -107,7 +95,7 @@ def _clear(probe: ProbeStatistics) -> str:
         assert probe.first is not None
         return (
             f"{_rater(probe)} prefers the text that it is shown {_place(probe.first)}: the first one wins in "
-            f"{percent(probe.first)} of its judgements."
+            f"{share_text(probe.first)} of its judgements."
         )
     far = difference_text(probe.effect)
     match probe.probe:
@@ -140,9 +128,9 @@ def _turned(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     for probe in probes:
         if probe.voice == "panel" or probe.moved is None or not probe.moved.is_known or not probe.moved.value:
             continue
-        line = f"The preference of '{probe.voice}' turned with the order for {percent(probe.moved)} of the pairs"
+        line = f"The preference of '{probe.voice}' turned with the order for {share_text(probe.moved)} of the pairs"
         if probe.by_itself is not None and probe.by_itself.is_known:
-            line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
+            line += f", and for {share_text(probe.by_itself)} of those that were judged again as they are"
         yield f"{line}; such a pair counts as a tie."
 
 
@@ -151,9 +139,9 @@ def _attacks(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     for probe in probes:
         if probe.moved is None or not probe.moved.is_known or not probe.moved.value:
             continue
-        line = f"{_rater(probe)} changed its score for {percent(probe.moved)} of the texts with an attack"
+        line = f"{_rater(probe)} changed its score for {share_text(probe.moved)} of the texts with an attack"
         if probe.by_itself is not None and probe.by_itself.is_known:
-            line += f", and for {percent(probe.by_itself)} of those that were judged again as they are"
+            line += f", and for {share_text(probe.by_itself)} of those that were judged again as they are"
         best = ", ".join(f"{entry.attack} ({entry.shift:+.2f})" for entry in probe.attacks[:3])
         yield line + (f"; what moved it furthest: {best}." if best else ".")
 
@@ -250,7 +238,7 @@ def _agreement(raters: Sequence[RaterStatistics], person: RaterStatistics) -> It
 def _kappas(judges: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
     """Yield the agreement beyond chance, for labels without an order."""
     best = max((v for v in judges if v.kappa.is_known), key=lambda v: v.kappa.value or 0.0)
-    rate = "" if best.base_rate is None else f" (people's commonest label is {best.base_rate:.0%} of theirs)"
+    rate = "" if best.base_rate is None else f" (people's commonest label is {percent(best.base_rate)} of theirs)"
     yield f"The judge who agrees with people best is {best.name}, with a kappa of {figure_text(best.kappa)}{rate}."
     yield f"A person against another person: kappa {figure_text(person.kappa)}."
 
@@ -402,5 +390,4 @@ def _not_apart(pairs: PreferenceStatistics) -> str:
     ]
     if not near:
         return ""
-    names = ", ".join(near[:NAMED_MOST]) + (f" and {len(near) - NAMED_MOST} more" if len(near) > NAMED_MOST else "")
-    return f", and cannot be told from {names}: more pairs, of other lists too, would do it"
+    return f", and cannot be told from {first_few(near, NAMED_MOST)}: more pairs, of other lists too, would do it"

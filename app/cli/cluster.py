@@ -137,7 +137,7 @@ def _table(nodes: Sequence[NodeView]) -> RenderableType:
     for column in ("node", "status", "open", "free", "pools", "labels", "heard", "reason"):
         table.add_column(column, overflow="fold")
     for node in nodes:
-        last_heard = "-" if node.heard_s_ago is None else f"{node.heard_s_ago:.0f} s ago"
+        last_heard = "-" if node.heard_s_ago is None else f"{span(node.heard_s_ago)} ago"
         table.add_row(
             Text(printable(node.id, NAME_CHARS), style="bold"), Text(node.status, style=STYLES[node.status]),
             f"{node.open} of {node.width}", str(node.available), _text(", ".join(node.pools)),
@@ -149,7 +149,7 @@ def _table(nodes: Sequence[NodeView]) -> RenderableType:
 def _summary(status: ClusterStatus) -> RenderableType:
     counts = ", ".join(f"{count} {name}" for name, count in status.by_status.items() if count) or "no node is known"
     waits = ", ".join(f"{pool} {count:,}" for pool, count in status.waiting.items()) or "nothing"
-    oldest = f", the next for {status.oldest_wait_s:.0f} s" if status.waiting and status.oldest_wait_s else ""
+    oldest = f", the next for {span(status.oldest_wait_s)}" if status.waiting and status.oldest_wait_s else ""
     lines = [
         _text(f"{status.installation}: {counts}"),
         _text(f"calls: {status.open:,} open of {status.capacity:,}, {status.available:,} slots free"),

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dicast.app.cli.console import Terminal
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import counted, printable
 from dicast.app.ledger.client import JobStatus, LedgerClient, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.errors import DicastError, Exit
@@ -114,9 +114,9 @@ class JobProgress:
         assert self._sight is not None
         status, counters = self._sight.status, self._sight.status.counters
         others = self._sight.open_all - self._sight.open_here
-        facts = [span(self._now_s - self._started_s)]
+        facts = [elapsed(self._now_s - self._started_s)]
         if self.left_s is not None:
-            facts[0] += f", about {span(self.left_s)} left"
+            facts[0] += f", about {elapsed(self.left_s)} left"
         running = status.state is JobState.RUNNING
         if running and (rate := self._rate.per_s(self._now_s)) is not None:
             facts.append(pace(rate))
@@ -125,7 +125,9 @@ class JobProgress:
             f"{self._sight.open_here:,}{limit} calls open" + (f" (+{others:,} of other jobs)" if others else "")
         )
         if running:  # the units that a cancelled job closes count as done and as failed
-            facts += [plural(counters[name], singular, many) for name, singular, many in TROUBLES if counters.get(name)]
+            facts += [
+                counted(counters[name], singular, many) for name, singular, many in TROUBLES if counters.get(name)
+            ]
         return facts
 
     def notice(self) -> str | None:
@@ -133,13 +135,13 @@ class JobProgress:
         assert self._sight is not None
         sight, state = self._sight, self._sight.status.state
         if sight.away_s:
-            return f"the store has not answered for {span(sight.away_s)}; trying again"
+            return f"the store has not answered for {elapsed(sight.away_s)}; trying again"
         if not sight.workers:
             return "no worker is alive, so the job waits; start one: celery -A dicast worker"
         if sight.waits_for is not None:
             return f"waits: {printable(sight.waits_for, NOTICE_CHARS)}"
         if state is JobState.CANCELLING and sight.open_here:
-            return f"no new calls; waiting for {plural(sight.open_here, 'open one', 'open ones')} to end"
+            return f"no new calls; waiting for {counted(sight.open_here, 'open one', 'open ones')} to end"
         return None
 
     def line(self) -> str:
@@ -181,16 +183,12 @@ def wrapped(facts: list[str], width: int) -> list[str]:
     return lines
 
 
-def plural(count: int, singular: str, many: str) -> str:
-    return f"{count:,} {singular if count == 1 else many}"
-
-
 def pace(per_s: float) -> str:
     """Format a rate, in units per minute where seconds would only show zeros."""
     return f"{per_s:,.1f}/s" if per_s >= 1 else f"{60 * per_s:.1f}/min"
 
 
-def span(seconds: float) -> str:
+def elapsed(seconds: float) -> str:
     """Format a duration as 0:07, 12:05 or 3:07:09."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)

@@ -21,7 +21,7 @@ from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application
 from dicast.app.cluster.snapshot import SharedState
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import counted, first_few, percent, printable
 from dicast.app.operator import pools
 from dicast.app.operator.pools import bound, summary
 from dicast.errors import alternatives
@@ -89,9 +89,9 @@ def summary_line(states: Sequence[PoolState]) -> Text:
         f"{totals['busy']} busy",
         f"{totals['offline']} offline",
     ]
-    means = [f"load {totals['mean_load']:.0%}"]
+    means = [f"load {percent(totals['mean_load'])}"]
     if totals["mean_success_rate"] is not None:
-        means.append(f"{totals['mean_success_rate']:.1%} of the calls succeed")
+        means.append(f"{percent(totals['mean_success_rate'], 1)} of the calls succeed")
     if totals["mean_latency_s"] is not None:
         means.append(f"in {totals['mean_latency_s']:.2f} s")
     return Text(f"{len(states)} pools: {', '.join(parts)}; on average {', '.join(means)}")
@@ -110,7 +110,7 @@ def node_lines(nodes: Sequence[tuple[Node, RulesStatus]], leases: Sequence[OpenL
         free = max(0, status.current - open_calls[node.id])
         width = f"{status.current} of {status.configured} calls wide: {status.reason}; {free} free"
         cpu = f"CPU {status.cpu_percent:.0f} % of one core, load {status.load_percent:.0f} % over 5 min"
-        load = f"{cpu}, {status.error_rate:.1%} of {status.window_size:,} failed"
+        load = f"{cpu}, {percent(status.error_rate, 1)} of {status.window_size:,} failed"
         rows.add_row(Text(printable(node.name, NAME_CHARS), style="bold"), Text(f"{width}; {load}"))
     return rows
 
@@ -119,8 +119,7 @@ def _line(state: PoolState) -> Text:
     """Describe an idle pool in one line."""
     text = f"idle; limit {state.limit:,} of at most {state.ceiling:,}, {state.granted:,} granted"
     breaker = "" if state.breaker == BreakerPhase.CLOSED.value else "; half open: the next call tries the provider"
-    count = len(state.override)
-    overrides = f"; {count} override{'s' if count > 1 else ''} set live" if count else ""
+    overrides = f"; {counted(len(state.override), 'override')} set live" if state.override else ""
     return Text(text + breaker + overrides)
 
 
@@ -160,7 +159,7 @@ def _limit(state: PoolState, configured: Mapping[str, Any]) -> Text:
     if (cut := bound(state, configured)) is not None:
         text.append(f"; {cut}", style="yellow")
     if state.settle_for_s:
-        text.append(f"; it settles for {state.settle_for_s:.0f} s more")
+        text.append(f"; it settles for {span(state.settle_for_s)} more")
     return text
 
 
@@ -170,7 +169,7 @@ def _open(state: PoolState) -> Text:
     if state.cut:
         text.append(f"; cut: {state.cut:,}, which count for up to {span(state.cut_for_s)} more", style="yellow")
     if state.waiting:
-        some = "1 project waits" if len(state.waiting) == 1 else f"{len(state.waiting)} projects wait"
+        some = counted(len(state.waiting), "project waits", "projects wait")
         text.append(f"; {some}: {_few(state.waiting)}", style="cyan")
     return text
 
@@ -195,7 +194,7 @@ def _unit(lease: OpenLease) -> str:
 def _breaker(state: PoolState, leases: Sequence[OpenLease]) -> Text:
     text = state.breaker.replace("_", " ")
     if state.breaker_for_s:
-        text += f" for {state.breaker_for_s:.0f} s more"
+        text += f" for {span(state.breaker_for_s)} more"
     elif state.breaker != BreakerPhase.CLOSED.value:
         pending = any(lease.probe for lease in leases)
         text = "half open, its probe is under way" if pending else "half open: the next call tries the provider"
@@ -209,7 +208,7 @@ def _answers(state: PoolState) -> Text:
         return Text("none yet")
     labelled = {("no answer" if status == 0 else str(status)): n for status, n in state.statuses.items()}
     text = _counts(labelled)
-    text.append(f"; lately {state.error_rate:.1%} failed", style="red" if state.error_rate > 0.05 else "")
+    text.append(f"; lately {percent(state.error_rate, 1)} failed", style="red" if state.error_rate > 0.05 else "")
     text.append(f"; {state.input_tokens:,} tokens in, {state.output_tokens:,} out")
     return text
 
@@ -219,7 +218,7 @@ def _models(state: PoolState) -> Text:
     lines = []
     for model, health in state.health.items():
         took = f", {health.latency_s:.2f} s each" if health.latency_s is not None else ""
-        lines.append(f"{printable(model, NAME_CHARS)}: {health.success_rate:.1%} expected to succeed{took}")
+        lines.append(f"{printable(model, NAME_CHARS)}: {percent(health.success_rate, 1)} expected to succeed{took}")
     return Text("\n".join(lines))
 
 
@@ -262,9 +261,7 @@ def _counts(counts: Mapping[str, int]) -> Text:
 
 
 def _few(names: Iterable[str]) -> str:
-    printed = [printable(name, NAME_CHARS) for name in names]
-    more = len(printed) - NAMES_SHOWN
-    return ", ".join(printed[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return first_few((printable(name, NAME_CHARS) for name in names), NAMES_SHOWN)
 
 
 WATCH_EVERY_S = 1.0

@@ -14,9 +14,9 @@ from dicast import config
 from dicast.app import logs
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.following import plural
 from dicast.app.cli.run import application
 from dicast.app.cluster.metrics import SharedCollector
+from dicast.app.domain.text import counted
 from dicast.app.operator.doctor import Finding, Severity, examine
 from dicast.app.providers.local import running_local_model, stop_local_model
 from dicast.config.settings import DEFAULTS, environment
@@ -88,7 +88,7 @@ def show_findings(terminal: Terminal, *, call: bool, json: bool) -> Exit:
         document = {"ok": not errors, "findings": [asdict(finding) for finding in findings]}
         terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        counts = f"{plural(errors, 'error', 'errors')}, {plural(warnings, 'warning', 'warnings')}"
+        counts = f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}"
         terminal.out.print(f"\n{counts}" if errors or warnings else "\nAll is well.")
     return Exit.FAILED if errors else Exit.OK
 

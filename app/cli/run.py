@@ -30,7 +30,7 @@ from dicast.app import datasets
 from dicast.app.analysis import MISSING, has_libraries
 from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.following import LOOK_EVERY_S, Action, Display, Interrupts, JobWatcher, display, follow, plural
+from dicast.app.cli.following import LOOK_EVERY_S, Action, Display, Interrupts, JobWatcher, display, follow
 from dicast.app.cli.local_worker import EarlyWorker, local_changes
 from dicast.app.cli.quality_gate import GateOptions, check_folder, check_gate, gated
 from dicast.app.domain.arrangement import arrangement_of
@@ -41,7 +41,7 @@ from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.refusals import JobRefused
 from dicast.app.domain.report import Report
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import counted, printable
 from dicast.app.ledger.client import JobLost, JobStatus, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.operator import waiting
@@ -124,11 +124,11 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
         return
     job = ready.job
     counts = (
-        _item_counts(ready), plural(len(job.agents), "agent", "agents"),
-        plural(len(job.dimensions), "dimension", "dimensions"), plural(job.replicates, "replicate", "replicates"),
+        _item_counts(ready), counted(len(job.agents), "agent", "agents"),
+        counted(len(job.dimensions), "dimension", "dimensions"), counted(job.replicates, "replicate", "replicates"),
         *(["2 orders"] if job.both_orders else []),
     )  # fmt: skip
-    units, calls = plural(ready.units, "unit", "units"), plural(ready.calls, "call", "calls")
+    units, calls = counted(ready.units, "unit", "units"), counted(ready.calls, "call", "calls")
     out = terminal.out
     out.print(f"{' x '.join(counts)} = {units}, {calls}", soft_wrap=True)
     rows = Table.grid(padding=(0, 2, 0, 0))
@@ -231,24 +231,24 @@ def _items(ready: Prepared) -> str:
 
 
 def _item_counts(ready: Prepared) -> str:
-    items = plural(ready.base_items, "item", "items")
-    return f"({items} + {plural(ready.variants, 'variant', 'variants')})" if ready.variants else items
+    items = counted(ready.base_items, "item", "items")
+    return f"({items} + {counted(ready.variants, 'variant', 'variants')})" if ready.variants else items
 
 
 def _probes(ready: Prepared) -> str:
     """Describe the variants that are judged for probes, and their calls."""
     variants = ", ".join(
-        f"{probe.probe} {plural(count_variants([probe], ready.base_items), 'variant', 'variants')}"
+        f"{probe.probe} {counted(count_variants([probe], ready.base_items), 'variant', 'variants')}"
         for probe in variant_probes(ready.job.probes)
     )
-    return f"{variants}; {plural(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
+    return f"{variants}; {counted(ready.probe_calls, 'call', 'calls')} of the {ready.calls:,} are for them"
 
 
 def _ratings(counts: RatingCounts) -> str:
     raters = printable(", ".join(counts.raters), 100)
     return (
-        f"{plural(counts.ratings, 'rating', 'ratings')} of {plural(counts.items, 'item', 'items')} by "
-        f"{plural(len(counts.raters), 'rater', 'raters')} ({raters}); no judge is shown any"
+        f"{counted(counts.ratings, 'rating', 'ratings')} of {counted(counts.items, 'item', 'items')} by "
+        f"{counted(len(counts.raters), 'rater', 'raters')} ({raters}); no judge is shown any"
     )
 
 

@@ -17,6 +17,7 @@ import orjson
 
 from dicast.app.access.keys import AccessKeys
 from dicast.app.cluster.view import NodeStatus, NodeView, missing_labels, status_of, view
+from dicast.app.domain.text import counted, first_few
 from dicast.config.pools import PoolSpec
 from dicast.errors import DicastError, meant
 from dicast.workers.admission.leases import read_holder
@@ -62,8 +63,7 @@ class NodeBusy(DicastError):
     problem = "node-busy"
 
     def __init__(self, node: str, open_calls: int) -> None:
-        calls = f"{open_calls} call{'' if open_calls == 1 else 's'}"
-        super().__init__(f"node {node} has {calls} open: drain it first, or force it")
+        super().__init__(f"node {node} has {counted(open_calls, 'call')} open: drain it first, or force it")
         self.node, self.open = node, open_calls
 
 
@@ -136,9 +136,9 @@ def _why(spec: PoolSpec, living: Sequence[NodeView]) -> str:
         return ""
     waits = f"the units of pool {spec.name} wait, for no living node takes them"
     if serving:
-        return f"{waits}: cordoned is {_abbreviated(node.name for node in serving)}"
+        return f"{waits}: cordoned is {first_few((node.name for node in serving), NODES_TOLD)}"
     reasons = [f"{node.name} {why}" for node in living if (why := _lacking(spec, node))]
-    return f"{waits}: {_abbreviated(reasons)}" if reasons else f"{waits}: none reads its queue"
+    return f"{waits}: {first_few(reasons, NODES_TOLD)}" if reasons else f"{waits}: none reads its queue"
 
 
 def _lacking(spec: PoolSpec, node: NodeView) -> str:
@@ -146,12 +146,6 @@ def _lacking(spec: PoolSpec, node: NodeView) -> str:
         return f"has no {spec.api_key_env}"
     missing = missing_labels(spec.labels, node.labels)
     return f"lacks the label {missing}" if missing else ""
-
-
-def _abbreviated(parts: Iterable[str]) -> str:
-    names = list(parts)
-    more = len(names) - NODES_TOLD
-    return ", ".join(names[:NODES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
 ACKNOWLEDGED_LOOK_S = 0.01

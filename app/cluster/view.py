@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Protocol
 
 from dicast.app.analysis import SCORES, has_libraries
+from dicast.app.domain.text import counted
 from dicast.app.providers.registry import key_trouble
 from dicast.workers.nodes.registry import Node, OrderKind, Sighting
 
@@ -92,19 +93,19 @@ def status_of(sighting: Sighting, open_calls: int) -> tuple[NodeStatus, str]:
     online."""
     order = sighting.order
     if sighting.heard_s_ago is None:
-        suffix = f"; {_calls(open_calls)} of it count until their deadlines" if open_calls else ""
+        suffix = f"; {counted(open_calls, 'call')} of it count until their deadlines" if open_calls else ""
         return NodeStatus.OFFLINE, sighting.lost_reason + suffix
     if order is not None:
         text = f"{order.kind} by {order.by}" if order.by else str(order.kind)
         text += "" if _is_acknowledged(sighting) else ", not acknowledged yet"
         if order.kind is OrderKind.REMOVE:
-            return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open, then it stops"
+            return NodeStatus.DRAINING, f"{text}: {counted(open_calls, 'call')} open, then it stops"
         if order.kind is OrderKind.DRAIN and open_calls:
-            return NodeStatus.DRAINING, f"{text}: {_calls(open_calls)} open"
+            return NodeStatus.DRAINING, f"{text}: {counted(open_calls, 'call')} open"
         if _is_drained(sighting, open_calls):
-            cut = f", {_calls(sighting.vitals.cut)} cut at the deadline" if sighting.vitals.cut else ""
+            cut = f", {counted(sighting.vitals.cut, 'call')} cut at the deadline" if sighting.vitals.cut else ""
             return NodeStatus.CORDONED, f"{text}: drained{cut}"
-        return NodeStatus.CORDONED, text + (f": {_calls(open_calls)} open" if open_calls else "")
+        return NodeStatus.CORDONED, text + (f": {counted(open_calls, 'call')} open" if open_calls else "")
     if sighting.node.stuck:
         return NodeStatus.DEGRADED, sighting.node.stuck
     return NodeStatus.ONLINE, _lacks(sighting)
@@ -125,10 +126,6 @@ def _is_drained(sighting: Sighting, open_calls: int) -> bool:
 def _lacks(sighting: Sighting) -> str:
     missing = sighting.node.missing_keys
     return f"no key for {', '.join(missing)}" if missing else ""
-
-
-def _calls(count: int) -> str:
-    return f"{count} call" if count == 1 else f"{count} calls"
 
 
 class Environment(Protocol):

@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
+from dicast.app.domain.text import percent
+
 
 class Figure(BaseModel):
     """A value with its interval, computed by `method` from `items` items; or only a `reason`, which continues the
@@ -30,3 +32,23 @@ class Figure(BaseModel):
     def unknown(cls, reason: str) -> Self:
         """Return a figure without a value."""
         return cls(reason=reason)
+
+
+def figure_text(figure: Figure, places: int = 2) -> str:
+    """Format a figure as `3.84 (3.75 to 3.93)`, or say that it is unknown, and why."""
+    return interval_text(figure, places) or f"cannot be said, because {figure.reason or 'no reason is known'}"
+
+
+def interval_text(figure: Figure, places: int = 2, *, to: str = " to ", signed: bool = False) -> str | None:
+    """Format a figure as `3.84 (3.75 to 3.93)`; None if it is unknown."""
+    if figure.value is None or figure.low is None or figure.high is None:
+        return None
+    form = f"{'+' if signed else ''}.{places}f"
+    return f"{figure.value:{form}} ({figure.low:{form}}{to}{figure.high:{form}})"
+
+
+def share_text(figure: Figure) -> str | None:
+    """Format a share as `24 % (15 to 38)`; None if it is unknown."""
+    if figure.value is None or figure.low is None or figure.high is None:
+        return None
+    return f"{percent(figure.value)} ({100 * figure.low:.0f} to {100 * figure.high:.0f})"

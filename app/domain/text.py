@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import orjson
@@ -67,6 +68,28 @@ def _escaped(char: str) -> str:
 def cell(text: str) -> str:
     """Return a text that no spreadsheet takes for a formula: a risky one gets a leading apostrophe."""
     return f"'{text}" if _FORMULA.match(text) else text
+
+
+def counted(value: int, singular: str, plural: str | None = None) -> str:
+    """Format a count as `1 judge` or `1,200 judges`."""
+    return f"{value:,} {singular if value == 1 else plural or singular + 's'}"
+
+
+def percent(share: float, places: int = 0) -> str:
+    """Format a share as `42 %`."""
+    return f"{100 * share:.{places}f} %"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Join parts as `a`, `a and b` or `a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+
+
+def first_few(names: Iterable[str], most: int) -> str:
+    """Join the first names as `a, b and 3 more`."""
+    listed = list(names)
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 MAX_ID_LENGTH = 200

@@ -16,7 +16,7 @@ from dicast.app.ledger.records import JobState
 from dicast.app.operator.store_checks import Finding, Severity
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
 from dicast.workers.admission.leases import OpenLease
-from dicast.workers.admission.pool_state import PoolState, kept_words
+from dicast.workers.admission.pool_state import PoolState, kept_words, span
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.nodes.registry import Orders
 from dicast.workers.policy.parameters import BreakerPhase
@@ -189,12 +189,12 @@ def _words(leases: Sequence[OpenLease]) -> str:
 
 def _down(state: PoolState) -> str | None:
     if state.down is not None:
-        rest = f"; its circuit breaker is open for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else ""
+        rest = f"; its circuit breaker is open for {span(state.breaker_for_s)} more" if state.breaker_for_s else ""
         return f"pool {state.pool} has been {state.down}{rest}"
     if state.breaker == BreakerPhase.CLOSED.value:
         return None
     failures = ", ".join(f"{code or 'no answer'}: {n:,}" for code, n in state.statuses.items() if code != 200)
-    until = f"for {state.breaker_for_s:.0f} s more" if state.breaker_for_s else "until one call has tried it"
+    until = f"for {span(state.breaker_for_s)} more" if state.breaker_for_s else "until one call has tried it"
     return f"pool {state.pool} is down, its circuit breaker is open {until}" + (f" ({failures})" if failures else "")
 
 

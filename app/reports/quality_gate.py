@@ -16,10 +16,11 @@ from xml.sax.saxutils import escape, quoteattr
 from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import describe_differences as parts_text
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, figure_text, interval_text
 from dicast.app.domain.quality_gate import LEVEL, Check, GateVerdict, JobGate
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.domain.text import cell, printable
+from dicast.app.domain.text import cell, percent, printable
+from dicast.app.reports import formats
 from dicast.app.reports.folders import replacing
 from dicast.app.reports.statistics import compute
 
@@ -79,7 +80,7 @@ def _checks(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None) -> It
 def _errors(report: Report, most: float) -> Check:
     judged = report.units - report.missing
     share = report.failed / judged if judged else 0.0
-    text = f"{report.failed:,} of {judged:,} units have no score ({share:.2%}; at most {most:.2%})"
+    text = f"{report.failed:,} of {judged:,} units have no score ({percent(share, 2)}; at most {percent(most, 2)})"
     return Check(name="errors", kind="max_errors", passed=share <= most, value=share, bound=most, told=text)
 
 
@@ -198,7 +199,7 @@ def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: Finis
 def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure, float | None, float | None]) -> Check:
     moved, p, detectable = measured
     if moved.value is None or moved.low is None or p is None:
-        text = f"cannot be said, because {moved.reason}"
+        text = figure_text(moved)
         return Check(name=name, kind="not_worse_than", dimension=dimension, passed=None, told=text)
     if gate.confident:
         passed = moved.low > -gate.shift
@@ -208,7 +209,7 @@ def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure
         rule = f"a loss of more than {gate.shift:g} must not be proved (p < {LEVEL:g})"
     power_note = f"; a loss of {gate.shift + (detectable or 0):.2f} would be found in four of five cases"
     text = (
-        f"moved by {moved.value:+.2f} ({moved.low:+.2f} to {moved.high:+.2f}) over {moved.items:,} items, p {p:.3f}; "
+        f"moved by {interval_text(moved, signed=True)} over {moved.items:,} items, p {formats.chance(p)}; "
         f"{rule}{power_note}"
     )
     return Check(
@@ -234,11 +235,11 @@ def _agreement(gate: JobGate, least: float, run: FinishedRun) -> Iterator[Check]
         rater = next((rater for rater in statistics.voices if rater.kind == "panel"), statistics.voices[0])
         name, r = f"agreement on {statistics.dimension}", rater.pearson
         if r.value is None or r.low is None or r.high is None:
-            text, passed = f"cannot be said, because {r.reason}", None
+            text, passed = figure_text(r), None
         else:
             passed = (r.low if gate.confident else r.value) >= least
             what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
-            text = f"{r.value:.2f} ({r.low:.2f} to {r.high:.2f}) with people on {r.items:,} items; {what}"
+            text = f"{interval_text(r)} with people on {r.items:,} items; {what}"
         yield Check(
             name=name, kind="min_agreement", dimension=statistics.dimension, passed=passed, value=r.value, low=r.low,
             high=r.high, bound=least, told=text,

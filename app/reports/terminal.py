@@ -23,7 +23,8 @@ from rich.text import Text
 
 from dicast.app.domain.opinion import ErrorGroup, ErrorReason, EvaluationError
 from dicast.app.domain.report import AgentReport, DimensionReport, Report, ReportDimension
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import counted, percent, printable
+from dicast.app.reports import formats
 
 MAX_WORDS = 60
 """The most rows; report.json has all of them."""
@@ -200,22 +201,22 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         parts.append(f"{report.probed:,} judged for probes")
     if report.missing:
         parts.append(f"{report.missing:,} never judged")
-    yield Text(", ".join(parts) + f", in {_duration(report.wall_s)}", style="red" if report.failed else "")
+    yield Text(", ".join(parts) + f", in {formats.duration(report.wall_s)}", style="red" if report.failed else "")
     counts = [
-        _plural(report.calls, "call"),
-        _plural(report.retries, "retry", "retries"),
-        _plural(report.requeues, "requeue"),
-        _plural(report.timeouts, "timeout"),
+        counted(report.calls, "call"),
+        counted(report.retries, "retry", "retries"),
+        counted(report.requeues, "requeue"),
+        counted(report.timeouts, "timeout"),
         f"{report.input_tokens:,} tokens in",
         f"{report.output_tokens:,} out",
     ]
     if report.calls_without_answer:
-        unknown = _plural(report.calls_without_answer, "call")
+        unknown = counted(report.calls_without_answer, "call")
         counts.append(f"{unknown} without an answer (cost unknown)")
     if report.possible_double_charges:
-        counts.append(_plural(report.possible_double_charges, "possible double charge"))
+        counts.append(counted(report.possible_double_charges, "possible double charge"))
     if report.calls_unreported:
-        more = _plural(report.calls_unreported, "more call")
+        more = counted(report.calls_unreported, "more call")
         counts.append(f"up to {more} of interrupted workers may have reached the provider")
     yield Text(", ".join(counts), style="dim")
 
@@ -340,7 +341,7 @@ def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
     table.add_row("", Text("opinions.parquet, opinions.jsonl, errors.jsonl, report.json", style="dim"))
     table.add_row("overall", Text("weighted place between the ends of the scales, 0 % to 100 %", style="dim"))
     if differ:
-        sampled = f" (from {report.agreement_share:.1%} of the texts)" if report.agreement_share < 1 else ""
+        sampled = f" (from {percent(report.agreement_share, 1)} of the texts)" if report.agreement_share < 1 else ""
         note = f"how far two judges of the same text lie apart on average{sampled}"
         table.add_row("differ", Text(note, style="dim"))
     if report.spared:
@@ -352,28 +353,16 @@ def _legend(report: Report, style: TableStyle, *, differ: bool) -> Table:
     return table
 
 
-def _plural(count: int, singular: str, many: str | None = None) -> str:
-    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
-
-
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return formats.number(value, unknown="-")
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f} %"
+    return "-" if value is None else percent(value)
 
 
 def _failures(count: int) -> Text:
     return Text(f"{count:,}", style="red" if count else "dim")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 MOST_JUDGES = 40

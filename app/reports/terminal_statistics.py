@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, interval_text
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
     GroupStatistics,
@@ -28,7 +28,8 @@ from dicast.app.domain.judge_statistics import (
     RunsCompared,
 )
 from dicast.app.domain.report import Report
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import percent, printable
+from dicast.app.reports import formats
 from dicast.app.reports.folders import replacing
 from dicast.app.reports.terminal import TableStyle
 from dicast.errors import DicastError
@@ -135,7 +136,7 @@ def _rater_table(statistics: DimensionStatistics, style: TableStyle, width: int)
             for rater in rows
         ],
         "Spearman": [_interval(rater.spearman) for rater in rows],
-        "missing": [f"{rater.missing:.0%}" for rater in rows],
+        "missing": [percent(rater.missing) for rater in rows],
     }
     table = style.table()
     least = max(len("Against people"), *(name.cell_len for name in names))
@@ -163,7 +164,7 @@ def _agreement_table(statistics: DimensionStatistics, style: TableStyle) -> Iter
     for title in ("alpha", "ICC(2,1)", "ICC(2,k)", "base rate"):
         table.add_column(title, justify="right", no_wrap=True)
     for name, among in rows.items():
-        rate = "-" if among.base_rate is None else f"{among.base_rate:.0%}"
+        rate = "-" if among.base_rate is None else percent(among.base_rate)
         table.add_row(name, _interval(among.alpha), _interval(among.icc_single), _interval(among.icc_mean), rate)
     yield table
     if statistics.judges is not None and statistics.judges.left_out:
@@ -216,7 +217,7 @@ def _contestants(statistics: DimensionStatistics, style: TableStyle) -> Iterator
     for rate in statistics.preferences.rates:
         contestant = ranked.get(rate.name)
         strength = (
-            (_interval(contestant.strength), f"{contestant.ranks[0]:.0%}") if contestant is not None else ("-", "-")
+            (_interval(contestant.strength), percent(contestant.ranks[0])) if contestant is not None else ("-", "-")
         )
         rows.append((style.show(rate.name, NAME_MAX), f"{rate.pairs:,}", _interval(rate.wins), *strength))
     yield from _table(style, "Compared", ("pairs", "wins", "strength", "first"), rows)
@@ -249,7 +250,7 @@ def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]
         (
             style.show(mean.name, NAME_MAX), f"{mean.items:,}", _interval(mean.mean),
             _interval(mean.people) if mean.people is not None else "-",
-            f"{mean.ranks[0]:.0%}" if mean.ranks is not None else "-",
+            percent(mean.ranks[0]) if mean.ranks is not None else "-",
         )
         for mean in group.means
     ))  # fmt: skip
@@ -263,17 +264,15 @@ def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]
 
 
 def _chance(p: float | None) -> str:
-    return "-" if p is None else ("<0.001" if p < 0.001 else f"{p:.3f}")
+    return formats.chance(p, unknown="-")
 
 
 def _interval(figure: Figure) -> str:
-    if figure.value is None or figure.low is None or figure.high is None:
-        return "-"
-    return f"{figure.value:.2f} ({figure.low:.2f}..{figure.high:.2f})"
+    return interval_text(figure, to="..") or "-"
 
 
 def _value(figure: Figure) -> str:
-    return "-" if figure.value is None else f"{figure.value:.2f}"
+    return formats.number(figure.value, unknown="-")
 
 
 ARGUMENT_MAX = 300
@@ -302,10 +301,10 @@ def print_calibration(calibration: Calibration, missing: list[NotCalibrated], co
     for title in ("rated", "error", "calibrated", "squared error falls by"):
         table.add_column(title, justify="right", no_wrap=title != "squared error falls by")
     for map_ in calibration.maps:
-        errors = [f"{error:.2f}" if error is not None else "-" for error in (map_.error, map_.calibrated_error)]
+        errors = [formats.number(error, unknown="-") for error in (map_.error, map_.calibrated_error)]
         table.add_row(
             style.show(map_.dimension, NAME_MAX), style.show(map_.judge, NAME_MAX), f"{map_.items:,}", *errors,
-            style.show(figure_text(map_.gain)),
+            style.show(interval_or_reason(map_.gain)),
         )  # fmt: skip
     console.print(table)
     console.print(_line("Errors are roots of mean squares against people, on items that the map had not seen.", style))
@@ -318,11 +317,9 @@ def print_calibration(calibration: Calibration, missing: list[NotCalibrated], co
         console.print(_line(text, style))
 
 
-def figure_text(figure: Figure) -> str:
+def interval_or_reason(figure: Figure) -> str:
     """Format a figure as `0.31 (0.10..0.52)`, or return the reason why it is unknown."""
-    if figure.value is None or figure.low is None or figure.high is None:
-        return figure.reason or "-"
-    return f"{figure.value:.2f} ({figure.low:.2f}..{figure.high:.2f})"
+    return interval_text(figure, to="..") or figure.reason or "-"
 
 
 def _comparison(comparison: RunsCompared, style: TableStyle) -> Iterator[RenderableType]:
@@ -335,11 +332,11 @@ def _comparison(comparison: RunsCompared, style: TableStyle) -> Iterator[Rendera
     for title in ("items", "moved", "p (Holm)", "only in one"):
         table.add_column(title, justify="right", no_wrap=title != "moved")
     for shift in comparison.shifts:
-        p = "-" if shift.p is None else ("<0.001" if shift.p < 0.001 else f"{shift.p:.3f}")
         alone = f"{shift.only_first:,} + {shift.only_second:,}" if shift.only_first or shift.only_second else "-"
         table.add_row(
             style.show(shift.dimension, NAME_MAX), style.show(shift.judge, NAME_MAX),
-            f"{shift.shift.items:,}" if shift.shift.is_known else "-", style.show(figure_text(shift.shift)), p, alone,
+            f"{shift.shift.items:,}" if shift.shift.is_known else "-", style.show(interval_or_reason(shift.shift)),
+            _chance(shift.p), alone,
         )  # fmt: skip
     yield table
     if comparison.skipped_sentence is not None:
@@ -369,7 +366,7 @@ def _front(front: PanelFront, style: TableStyle, unit: str) -> Iterator[Renderab
         yield _options(front, style, unit)
     if front.person.is_known:
         others = "the mean of the other people; panels are measured by that of all, which errs less"
-        yield _line(f"A person reaches {figure_text(front.person)} against {others}.", style)
+        yield _line(f"A person reaches {interval_or_reason(front.person)} against {others}.", style)
     if front.enough is not None:
         yield _line(f"Cheapest that reaches it: {panel_name(front.enough)}.", style)
     elif front.reason is not None:
@@ -384,7 +381,10 @@ def _options(front: PanelFront, style: TableStyle, unit: str) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for option in front.front:
         table.add_row(
-            style.show(panel_name(option)), f"{option.cost:g}", figure_text(option.agreement), f"{option.apparent:.2f}"
+            style.show(panel_name(option)),
+            f"{option.cost:g}",
+            interval_or_reason(option.agreement),
+            f"{option.apparent:.2f}",
         )
     return table
 

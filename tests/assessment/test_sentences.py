@@ -126,7 +126,7 @@ def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
     other = voice("b", kappa=fig(0.3, 0.2, 0.4), base_rate=0.1)
     assert told(other, one)[:2] == [
         "The judge who agrees with people best is a, with a kappa of 0.40 (0.30 to 0.50) "
-        "(people's commonest label is 62% of theirs).",
+        "(people's commonest label is 62 % of theirs).",
         "A person against another person: kappa cannot be said, because only 2 items were rated.",
     ]
     assert told(one.model_copy(update={"base_rate": None}))[0] == (

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dicast.app.domain.figure import Figure
 from dicast.app.reports.terminal import TableStyle
-from dicast.app.reports.terminal_statistics import _comparison, _front, figure_text
+from dicast.app.reports.terminal_statistics import _comparison, _front, interval_or_reason
 
 WHY = Figure.unknown("4 items are few")
 UP = Figure(value=0.5, low=0.25, high=0.75, items=1200, method="t")
@@ -26,8 +26,8 @@ def printed(shown: Any) -> list[str]:
 
 
 def test_a_figure_or_why_it_cannot_be_said() -> None:
-    assert figure_text(UP) == "0.50 (0.25..0.75)"
-    assert (figure_text(WHY), figure_text(Figure())) == ("4 items are few", "-")
+    assert interval_or_reason(UP) == "0.50 (0.25..0.75)"
+    assert (interval_or_reason(WHY), interval_or_reason(Figure())) == ("4 items are few", "-")
 
 
 def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
@@ -47,7 +47,7 @@ def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
     assert header.split("  ")[0] == "Dimension" and "p (Holm)" in header and "only in one" in header
     rows = [" ".join(line.split()) for line in lines if line.startswith("clear")]
     assert rows == [
-        "clear a 1,200 0.50 (0.25..0.75) <0.001 1 + 2", "clear b 1,200 0.50 (0.25..0.75) 0.013 0 + 3",
+        "clear a 1,200 0.50 (0.25..0.75) < 0.001 1 + 2", "clear b 1,200 0.50 (0.25..0.75) 0.013 0 + 3",
         "clear c - 4 items are few - -",
     ]  # fmt: skip
     assert lines[-5:] == [

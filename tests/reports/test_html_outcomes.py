@@ -127,7 +127,7 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
         "Win rates of those compared in Better text", "Who wins against whom", "What the escalating panel saved",
         "since the judges before had settled the outcome; ", "Calibrated means of Passes", "twice the length",
         "attacks, their way",
-        "60 of 1,000 items have an opinion.", "Lists in Better text: orders beside people", "78 % (68 % to 88 %)",
+        "60 of 1,000 items have an opinion.", "Lists in Better text: orders beside people", "78 % (68 to 88)",
         "What probes found in Passes, with 95 % intervals",
         "How likely each group of system_a has which rank", "3 labels, no order",
     ):  # fmt: skip

@@ -128,5 +128,7 @@ def test_the_terminal_counts_words(tmp_path: Path) -> None:
 
 def test_a_figure_of_the_page_or_why_there_is_none() -> None:
     assert formats.figure(Figure(value=0.31, low=0.1, high=0.52)) == "0.31 (0.10 to 0.52)"
-    assert formats.figure(Figure.unknown("only 2 items were rated")) == "cannot be said: only 2 items were rated"
+    assert (
+        formats.figure(Figure.unknown("only 2 items were rated")) == "cannot be said, because only 2 items were rated"
+    )
     assert formats.figure(None) == "–"

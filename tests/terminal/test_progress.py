@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from dicast.app.cli.following import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, pace, span, wrapped
+from dicast.app.cli.following import RATE_UNITS, RATE_WINDOW_S, JobProgress, Rate, elapsed, pace, wrapped
 from dicast.app.ledger.records import JobState
 from tests.terminal.building import sight
 
@@ -134,7 +134,7 @@ def test_phrases_stay_whole(text: list[str]) -> None:
 
 
 def test_figures_of_time() -> None:
-    assert [span(s) for s in (0, 7.4, 59.6, 725, 11_229, -1)] == ["0:00", "0:07", "1:00", "12:05", "3:07:09", "0:00"]
+    assert [elapsed(s) for s in (0, 7.4, 59.6, 725, 11_229, -1)] == ["0:00", "0:07", "1:00", "12:05", "3:07:09", "0:00"]
     assert [pace(r) for r in (0.1, 1, 1234.56)] == ["6.0/min", "1.0/s", "1,234.6/s"]
 
 

@@ -129,5 +129,5 @@ def test_pools_are_summed_up():
         "mean_latency_s": 3.0,
     }  # fmt: skip
     assert summary_line([CALM, busy]).plain == (
-        "2 pools: 1 ready (0 idle), 1 busy, 0 offline; on average load 75%, 75.0% of the calls succeed, in 2.00 s"
+        "2 pools: 1 ready (0 idle), 1 busy, 0 offline; on average load 75 %, 75.0 % of the calls succeed, in 2.00 s"
     )

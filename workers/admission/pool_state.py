@@ -524,7 +524,7 @@ def findings(state: PoolState) -> list[str]:
     if state.recent_breaks >= FLAPS:
         notes.append(f"the circuit breaker flaps: {state.recent_breaks} breaks in {FLAPS_WITHIN_S / 60:.0f} minutes")
     if state.breaker_for_s > 0:
-        notes.append(f"the circuit breaker is open, for {state.breaker_for_s:.0f} s more")
+        notes.append(f"the circuit breaker is open, for {span(state.breaker_for_s)} more")
     elif state.breaker != BreakerPhase.CLOSED.value:
         if state.open or state.waiting:  # else nothing is held up: the next call, whenever it comes, is the probe
             notes.append("the circuit breaker is half open: one call tries the provider, all others wait for it")
@@ -533,9 +533,9 @@ def findings(state: PoolState) -> list[str]:
     if state.budget_cap is not None:
         notes.append(f"capped at {state.budget_cap}: too many of its calls fail for the SLO (its error budget burns)")
     if state.decided_s_ago > STALE_S and (state.open or state.waiting):
-        notes.append(f"no decision for {state.decided_s_ago:.0f} s: is a worker or the beat running?")
+        notes.append(f"no decision for {span(state.decided_s_ago)}: is a worker or the beat running?")
     if state.silent and state.job_limit:
-        names = ", ".join(f"{project} ({silent_s:.0f} s)" for project, silent_s in state.silent.items())
+        names = ", ".join(f"{project} ({span(silent_s)})" for project, silent_s in state.silent.items())
         notes.append(f"stale demand: these wanted more calls and stopped asking: {names}")
     if state.open > state.effective_limit:
         notes.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")

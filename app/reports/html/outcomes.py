@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, share_text
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
     GroupStatistics,
@@ -20,6 +20,7 @@ from dicast.app.domain.judge_statistics import (
     RaterStatistics,
 )
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
+from dicast.app.domain.text import counted, joined
 from dicast.app.reports import formats
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.sections import (
@@ -90,8 +91,8 @@ def _labels(row: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any
     rated = any(share.people.is_known or share.people_alone.is_known for share in shares)
     return {
         "title": f"{'Choices' if row.dimension.kind == 'preference' else 'Labels'} in {name}",
-        "told": f"Of {formats.count(total, 'score')} in {name}: {formats.joined(largest)}"
-        + (f", and {formats.count(rest, 'other label')}." if rest else "."),
+        "told": f"Of {counted(total, 'score')} in {name}: {joined(largest)}"
+        + (f", and {counted(rest, 'other label')}." if rest else "."),
         "plot": _stacked_plot(f"Labels in {name} by judge", [formats.name(label) for label in row.labels], [
             plots.StackedBar(formats.name(cell.judge), tuple(cell.labels.values())) for cell in judges
         ]),
@@ -122,7 +123,7 @@ def checklists(report: Report) -> list[dict[str, Any]]:
         sections.append({
             "title": name,
             "told": f"In {name} the question with the fewest yes is “{formats.one_line(least.question, 200)}”: "
-            f"{formats.percent(least.yes / least.n)} of {formats.count(least.n, 'opinion')}.",
+            f"{formats.percent(least.yes / least.n)} of {counted(least.n, 'opinion')}.",
             "plot": _stacked_plot(f"Answers to the questions of {name}", ["yes", "no"], [
                 plots.StackedBar(f"{n}. {formats.one_line(share.question, 40)}", (share.yes, share.n - share.yes))
                 for n, share in enumerate(with_answers, 1)
@@ -179,7 +180,7 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
     if best and pairs.reason is None:
         first = best[0]
         lines.append(
-            f"{formats.name(first.name)} comes first of {formats.count(len(pairs.contestants), 'contestant')}"
+            f"{formats.name(first.name)} comes first of {counted(len(pairs.contestants), 'contestant')}"
             + (f", with a probability of {formats.percent(first.ranks[0])} of being the best." if first.ranks else ".")
         )
     return {
@@ -255,8 +256,8 @@ def skipped_section(report: Report) -> dict[str, Any] | None:
         return None
     share = formats.percent(report.spared / report.units, 1)
     text = (
-        f"{formats.count(report.spared, 'unit')} of {report.units:,} ({share}) were not asked, since "
-        f"{skip_reason(report)}; {formats.count(report.calls, 'call')} brought the others."
+        f"{counted(report.spared, 'unit')} of {report.units:,} ({share}) were not asked, since "
+        f"{skip_reason(report)}; {counted(report.calls, 'call')} brought the others."
     )
     rows = report.by_agent[:MOST_JUDGES]
     bars = [
@@ -289,10 +290,8 @@ def _whisker_plot(values: Sequence[plots.Whisker], caption: str, axis: str, line
 
 
 def _share(figure: Figure | None) -> str:
-    """Format a share as `62 % (55 % to 69 %)`, or return why it is unknown."""
-    if figure is None or figure.value is None or figure.low is None or figure.high is None:
-        return formats.figure(figure)
-    return f"{formats.percent(figure.value)} ({formats.percent(figure.low)} to {formats.percent(figure.high)})"
+    """Format a share as `62 % (55 to 69)`, or return why it is unknown."""
+    return (figure is not None and share_text(figure)) or formats.figure(figure)
 
 
 MOST_RATERS = 12
@@ -328,7 +327,7 @@ def trust(report: Report) -> dict[str, Any]:
 
 def _dimension(statistics: DimensionStatistics, dimension: ReportDimension | None) -> dict[str, Any]:
     name = title(dimension) if dimension is not None else formats.name(statistics.dimension)
-    rated = f"{statistics.rated_items:,} items rated by {formats.count(len(statistics.raters), 'person', 'people')}"
+    rated = f"{statistics.rated_items:,} items rated by {counted(len(statistics.raters), 'person', 'people')}"
     return {
         "title": name,
         "rated": rated if statistics.rated_items else "nobody has rated it",
@@ -348,7 +347,7 @@ def _dimension(statistics: DimensionStatistics, dimension: ReportDimension | Non
                 formats.figure(rater.calibrated),
                 formats.figure(rater.raw),
                 formats.figure(rater.bias),
-                formats.count(rater.learned_on, "item"),
+                counted(rater.learned_on, "item"),
             )
             for rater in statistics.calibrated[:MOST_RATERS]
         ],

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dicast.app.domain.judge_statistics import RunsCompared
 from dicast.app.domain.report import Report, ReportDimension
+from dicast.app.domain.text import counted
 from dicast.app.reports import formats
 from dicast.app.reports.files import changing
 from dicast.app.reports.folders import replacing
@@ -110,7 +111,7 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
         f"{title(dimensions[shift.dimension])}: by {formats.figure(shift.shift)}, p {formats.chance(shift.p)}."
         for shift in clear[:10]
     ]
-    compared_count = formats.count(len(compared.shifts), "shift")
+    compared_count = counted(len(compared.shifts), "shift")
     lines += [formats.one_line(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
     return {
         "first": {**_head(first), "heat": heat_map(first)},

@@ -8,6 +8,7 @@ from typing import Any
 
 from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
+from dicast.app.domain.text import counted, joined
 from dicast.app.reports import formats
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItem, ChosenItems
@@ -29,12 +30,12 @@ def summary(report: Report) -> list[str]:
 def _outcome(report: Report) -> Iterator[str]:
     judges, dimensions = len(report.agents), len(report.dimensions)
     yield (
-        f"{formats.count(judges, 'judge')} scored {report.scored:,} of {formats.count(report.units, 'unit')} in "
-        f"{formats.count(dimensions, 'dimension')}, within {formats.duration(report.wall_s)}."
+        f"{counted(judges, 'judge')} scored {report.scored:,} of {counted(report.units, 'unit')} in "
+        f"{counted(dimensions, 'dimension')}, within {formats.duration(report.wall_s)}."
     )
     if report.status == "cancelled":
         why = f": {formats.one_line(report.reason)}" if report.reason else ""
-        yield f"The job was cancelled before its end{why}; {formats.count(report.missing, 'unit')} were never judged."
+        yield f"The job was cancelled before its end{why}; {counted(report.missing, 'unit')} were never judged."
     for stop in report.stopped[:MOST_REASONS]:
         yield f"The job stopped asking: {formats.one_line(stop.reason)}"
 
@@ -45,7 +46,7 @@ def _aims(report: Report) -> Iterator[str]:
         yield formats.one_line(report.answer.sentence(), 600)
     if report.spared:
         yield (
-            f"{formats.count(report.spared, 'unit')} ({formats.percent(report.spared / report.units)}) were not "
+            f"{counted(report.spared, 'unit')} ({formats.percent(report.spared / report.units)}) were not "
             f"needed, since {skip_reason(report)}."
         )
     for statistics in shown_statistics(report):
@@ -102,7 +103,7 @@ def _trouble(report: Report) -> Iterator[str]:
     if report.failed:
         kind = report.errors[0].kind.value if report.errors else "unknown"
         share = formats.percent(report.failed / report.units, 1)
-        yield f"{formats.count(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
+        yield f"{counted(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
     else:
         yield "Every unit that was judged has a score."
 
@@ -119,9 +120,7 @@ def scale(dimension: ReportDimension) -> str:
     if not dimension.labels:
         return ends
     label_range = f"{formats.one_line(dimension.labels[0], 30)} to {formats.one_line(dimension.labels[-1], 30)}"
-    return (
-        f"{ends}, {label_range}" if dimension.ordered else f"{formats.count(len(dimension.labels), 'label')}, no order"
-    )
+    return f"{ends}, {label_range}" if dimension.ordered else f"{counted(len(dimension.labels), 'label')}, no order"
 
 
 def _cell(mean: float | None, cell: JudgeCell | None) -> str:
@@ -172,7 +171,7 @@ def _more(report: Report) -> str:
         (len(report.by_dimension), MOST_DIMENSIONS, "dimensions"), (len(report.by_agent), MOST_JUDGES, "judges"),
     )  # fmt: skip
     hidden = [f"{total - most:,} more {what}" for total, most, what in counts if total > most]
-    return f"and {formats.joined(hidden)}, which report.json has" if hidden else ""
+    return f"and {joined(hidden)}, which report.json has" if hidden else ""
 
 
 def distributions(report: Report) -> dict[str, Any]:
