@@ -154,7 +154,7 @@ def test_cancel_sends_for_the_report(at_once: Dicast, environ: dict[str, str]) -
         (("run", "none.yaml"), "none.yaml: cannot be read"),
         (("run", "job.json", "--local", "--detach"), "so the job cannot go on detached"),
         (("run", "job.json", "--local", "--on-interrupt", "detach"), "so the job cannot go on detached"),
-        (("run", "job.json", "--detach", "--out", "x"), "--out is for"),
+        (("run", "job.json", "--detach", "--out", "x"), "fetch them with"),
         (("run", "job.json", "-d", "--set", "agents.0.temperature=9", "--set", "replicates=0"),
          "agents[0].temperature: must be <= 2, got 9\n  replicates: must be >= 1, got 0"),
         (("run", "job.json", "-d", "--set", "agents.0.pool=smi"), "there is no pool 'smi'; did you mean 'sim'?"),
