@@ -13,6 +13,7 @@ import numpy as np
 
 from dicast.app.analysis.agreement import inter_rater_agreement
 from dicast.app.analysis.biases import probe_statistics
+from dicast.app.analysis.claims import correct_claims
 from dicast.app.analysis.combining import effective_judges
 from dicast.app.analysis.contestants import label_shares, preferences
 from dicast.app.analysis.estimates import Floats
@@ -255,6 +256,7 @@ def assess(job: JobScores) -> JobStatistics:
     """Compute the statistics of all dimensions. The same scores give the same figures."""
     rng = np.random.default_rng(SEED)
     rated = any(dimension.people.raters for dimension in job.dimensions)
+    dimensions, claims = correct_claims([_dimension_statistics(job, dimension, rng) for dimension in job.dimensions])
     return JobStatistics(
         state="computed",
         rated=rated,
@@ -262,7 +264,11 @@ def assess(job: JobScores) -> JobStatistics:
         probabilities=any(dimension.people.probabilities is not None for dimension in job.dimensions),
         unknowable=[] if rated else list(UNKNOWABLE),
         stopped=stopped_early(job),
-        dimensions=[_dimension_statistics(job, dimension, rng) for dimension in job.dimensions],
+        claims=claims,
+        dimensions=[
+            _with_summary(job, dimension, statistics)
+            for dimension, statistics in zip(job.dimensions, dimensions, strict=True)
+        ],
     )
 
 
@@ -285,9 +291,6 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
     )
     shares, chosen = label_shares(dimension), preferences(job, dimension, panel, _always_asked(job, dimension), rng)
     probes = [] if nominal else _probes(job, dimension)
-    audit = audited(job, dimension)
-    drawn = people.probabilities is not None
-    sentences = summary(raters, ceiling, independent, groups, probes, known_probabilities=drawn)
     return DimensionStatistics(
         dimension=dimension.spec.id,
         scale_min=dimension.spec.scale_min,
@@ -306,11 +309,26 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
         calibrated=calibrated,
         shares=shares,
         preferences=chosen,
-        audit=audit,
-        summary=[*sentences, *label_sentences(shares), *preference_sentences(chosen), *panel_sentences(dimension.spec),
-                 *skipped_sentences(dimension.spec, raters, job.items), *audit_sentences(audit),
-                 *calibration_sentences(calibrated)],
+        audit=audited(job, dimension),
+        summary=[],
+    )
+
+
+def _with_summary(job: JobScores, dimension: DimensionScores, statistics: DimensionStatistics) -> DimensionStatistics:
+    """Return the statistics with their sentences, which need corrected p-values."""
+    sentences = summary(
+        statistics.voices, statistics.person, statistics.independent, statistics.groups, statistics.probes,
+        known_probabilities=dimension.people.probabilities is not None,
     )  # fmt: skip
+    sentences += [
+        *label_sentences(statistics.shares),
+        *preference_sentences(statistics.preferences),
+        *panel_sentences(dimension.spec),
+        *skipped_sentences(dimension.spec, statistics.voices, job.items),
+        *audit_sentences(statistics.audit),
+        *calibration_sentences(statistics.calibrated),
+    ]
+    return statistics.model_copy(update={"summary": sentences})
 
 
 def _probes(job: JobScores, dimension: DimensionScores) -> list[ProbeStatistics]:

@@ -1,4 +1,4 @@
-"""All probes for biases in one dimension, with p corrected by Holm for their number.
+"""All probes for biases in one dimension.
 
 Some probes use items as they were judged: length and marks of Markdown (`_observed_probes`), the order in which a
 pair's texts are shown (`position_probes`), and preference for a judge's own family of models (`self_preference`). The
@@ -16,7 +16,6 @@ import numpy as np
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis.combining import combine_mean
 from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown, slope
-from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import deviation, estimate, mean
 from dicast.app.analysis.raters import SPARED
 from dicast.app.analysis.scores import DimensionScores, JobScores, VariedItems, figure, is_not_chief
@@ -56,11 +55,11 @@ class ProbeResult:
         """Return the same comparison as unknown, for this reason."""
         return ProbeResult(self.probe, self.voice, Unknown(reason), None, self.variant, self.against)
 
-    def statistics(self, p: float | None) -> ProbeStatistics:
-        """Return the comparison as the report has it, with the corrected `p`."""
+    def statistics(self) -> ProbeStatistics:
+        """Return the comparison as the report has it."""
         shares = {} if self.moved is None else self.moved._asdict()
         return ProbeStatistics(
-            probe=self.probe, voice=self.voice, effect=figure(self.effect), p=p, variant=self.variant,
+            probe=self.probe, voice=self.voice, effect=figure(self.effect), p=self.p, variant=self.variant,
             tried=self.against == "itself", against=self.against,
             families=self.families, attacks=self.attacks, first=self.first, **shares,
         )  # fmt: skip
@@ -405,8 +404,10 @@ def probe_statistics(
     varied: Mapping[str, Floats],
     orders: Sequence[Mapping[str, Floats]],
 ) -> list[ProbeStatistics]:
-    """Return all probes of all raters. `raters` have one score an item, `varied` one a variant, and `orders` the
-    scores of pairs in each of two orders."""
+    """Return all probes of all raters, with p-values that are not corrected yet.
+
+    `raters` have one score an item, `varied` one a variant, and `orders` the scores of pairs in each of two orders.
+    """
     results = [
         *_observed_probes(job, dimension, raters),
         *self_preference(job, dimension),
@@ -416,8 +417,7 @@ def probe_statistics(
         results += position_probes(job, dimension, *orders)
     names = [name for name, everywhere in zip(job.judges, dimension.asked_everywhere, strict=True) if not everywhere]
     results = [result.unknown(SPARED) if result.voice in names else result for result in results]
-    corrected = iter(holm(np.array([result.p for result in results if result.p is not None])).tolist())
-    return [result.statistics(None if result.p is None else next(corrected)) for result in results]
+    return [result.statistics() for result in results]
 
 
 def _observed_probes(job: JobScores, dimension: DimensionScores, raters: Mapping[str, Floats]) -> Iterator[ProbeResult]:

@@ -7,30 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis import groups
-from dicast.app.analysis.estimates import Bools, Floats, Ints
+from dicast.app.analysis.estimates import Bools, Floats, Ints, Unknown
 from dicast.app.analysis.groups import Groups, compare_groups
 from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
-from dicast.app.analysis.powered import powered_mean
+from dicast.app.analysis.powered import FEWEST_OF_GROUP, powered_groups
 from dicast.app.analysis.preferences import win_rate
+from dicast.app.analysis.raters import NOBODY_RATED
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, figure
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import GroupDifference, GroupMean, GroupStatistics
 from dicast.app.domain.quality_gate import LEVEL
 
 MOST_GROUPS = 20
-CLUSTERED = "intervals with people's help take the items for independent, and these are clustered"
 
 
 def group_statistics(
     job: JobScores, dimension: DimensionScores, panel: Floats, by: str, rng: np.random.Generator
 ) -> GroupStatistics:
-    """Compare the groups of one column by the panel's scores (one an item): means by rank, differences, and people's
-    means."""
+    """Compare the groups of one column by the panel's scores (one an item) and, from both, by people's: means by rank,
+    and differences whose p-values are not corrected yet."""
     labels = job.groups[by]
     cluster, clusters = job.cluster if job.cluster is not None else ("item", np.arange(job.items))
     inside = (labels.codes >= 0) & ~np.isnan(panel)
@@ -46,21 +47,53 @@ def group_statistics(
     comparison = compare_groups(
         panel[inside], names[labels.codes[inside]], clusters[inside], rng, bounds=dimension.bounds
     )
+    people, reason = _peoples_groups(dimension, panel, names, labels, inside, clusters, rng)
     return GroupStatistics(
-        by=by, cluster=cluster, means=_means(comparison, labels, dimension, panel, job.cluster),
-        differences=[
-            GroupDifference(
-                first=labels.names[int(d.first)], second=labels.names[int(d.second)],
-                difference=figure(d.difference), p=d.p,
-            )
-            for d in comparison.differences
-        ],
+        by=by,
+        cluster=cluster,
+        means=_means(comparison, people, labels, dimension, panel, job.cluster),
+        differences=_differences(comparison, labels),
+        people_differences=[] if people is None else _differences(people, labels),
+        people_reason=reason,
+    )
+
+
+def _differences(comparison: Groups, labels: Labels) -> list[GroupDifference]:
+    """Return the differences with p-values that are not corrected yet."""
+    return [
+        GroupDifference(
+            first=labels.names[int(d.first)], second=labels.names[int(d.second)],
+            difference=figure(d.difference), p=d.uncorrected,
+        )
+        for d in comparison.differences
+    ]  # fmt: skip
+
+
+def _peoples_groups(
+    dimension: DimensionScores, panel: Floats, names: Any, labels: Labels, inside: Bools, clusters: Ints,
+    rng: np.random.Generator,
+) -> tuple[Groups | None, str | None]:  # fmt: skip
+    """Compare the groups by what people would have said of them, or say why that is not possible."""
+    people, items = dimension.people, len(panel)
+    if not people.raters:
+        return None, NOBODY_RATED
+    if people.flaw is not None:
+        return None, people.flaw
+    chances = people.chances(items)
+    found = powered_groups(
+        panel[inside], people.means(items)[inside], names[labels.codes[inside]], clusters[inside], rng,
+        probabilities=None if chances is None else chances[inside], bounds=dimension.bounds,
     )  # fmt: skip
+    if all(isinstance(difference.difference, Unknown) for difference in found.differences):
+        few = f"people have rated {FEWEST_OF_GROUP} items or more, not all alike, of fewer than two groups"
+        return found, few
+    return found, None
 
 
 def _means(
-    comparison: Groups, labels: Labels, dimension: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None
-) -> list[GroupMean]:
+    comparison: Groups, people: Groups | None, labels: Labels, dimension: DimensionScores, panel: Floats,
+    cluster: tuple[str, Ints] | None,
+) -> list[GroupMean]:  # fmt: skip
     means = []
     for place, (name, result) in enumerate(zip(comparison.names, comparison.means, strict=True)):
         mask = (labels.codes == int(name)) & ~np.isnan(panel)
@@ -69,12 +102,19 @@ def _means(
                 name=labels.names[int(name)],
                 items=int(mask.sum()),
                 mean=figure(result),
-                people=_people(mask, dimension, panel, clustered=cluster is not None),
+                people=_peoples_mean(people, dimension, place),
                 wins=_wins(mask, dimension, panel, cluster),
                 ranks=comparison.ranks[place].tolist() if comparison.ranks is not None else None,
+                people_ranks=people.ranks[place].tolist() if people is not None and people.ranks is not None else None,
             )
         )
     return sorted(means, key=lambda group: (-(sort_value(group.mean)), group.name))
+
+
+def _peoples_mean(people: Groups | None, dimension: DimensionScores, place: int) -> Figure | None:
+    if people is not None:
+        return figure(people.means[place])
+    return Figure.unknown(dimension.people.flaw) if dimension.people.flaw is not None else None
 
 
 def _wins(mask: Bools, dimension: DimensionScores, panel: Floats, cluster: tuple[str, Ints] | None) -> Figure | None:
@@ -87,21 +127,6 @@ def _wins(mask: Bools, dimension: DimensionScores, panel: Floats, cluster: tuple
 def sort_value(figure: Figure) -> float:
     """Return a sort key: an unknown mean comes last."""
     return figure.value if figure.value is not None else float("-inf")
-
-
-def _people(mask: Bools, dimension: DimensionScores, panel: Floats, *, clustered: bool) -> Figure | None:
-    """Estimate what people would have said of one group."""
-    if not dimension.people.raters:
-        return None
-    if clustered or dimension.people.flaw is not None:
-        return Figure.unknown(dimension.people.flaw or CLUSTERED)
-    items = len(panel)
-    chances = dimension.people.chances(items)
-    powered = powered_mean(
-        panel[mask], dimension.people.means(items)[mask], probabilities=None if chances is None else chances[mask],
-        bounds=dimension.bounds,
-    )  # fmt: skip
-    return figure(powered.both)
 
 
 POWER = 0.8

@@ -24,13 +24,14 @@ DRAWS = 10_000
 class Difference:
     """The mean of `first` less that of `second`; `p` is corrected for all pairs by Holm, None if it is unknown.
 
-    The interval is that of this pair alone.
+    The interval is that of this pair alone, and so is `uncorrected`, its p-value.
     """
 
     first: str
     second: str
     difference: Result
     p: float | None
+    uncorrected: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def compare_groups(
     return Groups(
         tuple(map(str, names)),
         tuple(means),
-        _differences(tuple(map(str, names)), values, influence, pieces),
+        differences_of_groups(tuple(map(str, names)), values, influence, pieces, method="t by item"),
         rank_probabilities(values, influence.T @ influence, rng) if all_known and len(names) else None,
     )
 
@@ -113,27 +114,32 @@ def holm(p: Floats) -> Floats:
     return corrected
 
 
-def _differences(names: tuple[str, ...], values: Floats, influence: Floats, pieces: Ints) -> tuple[Difference, ...]:
+def differences_of_groups(
+    names: tuple[str, ...], values: Floats, influence: Floats, pieces: Floats | Ints, *, method: str
+) -> tuple[Difference, ...]:
+    """Return all pairs' differences. `influence` is how far each cluster (row) moves each value (column), and `pieces`
+    how many independent scores each value rests on."""
     results, raw = [], []
     for a, b in combinations(range(len(names)), 2):
         apart = influence[:, a] - influence[:, b]
         error = float(np.sqrt((apart**2).sum()))
-        degrees = _degrees(influence[:, a], influence[:, b], int(pieces[a]), int(pieces[b]))
+        degrees = _degrees(influence[:, a], influence[:, b], float(pieces[a]), float(pieces[b]))
         items = int(min(pieces[a], pieces[b]))
-        result = estimate(
-            Deviation(float(values[a] - values[b]), error, items), degrees=degrees, items=items, method="t by item"
-        )
+        difference = float(values[a] - values[b])
+        result = estimate(Deviation(difference, error, items), degrees=degrees, items=items, method=method)
         results.append((names[a], names[b], result))
-        if not isinstance(result, Unknown):
-            raw.append(student.two_sided_p(float(values[a] - values[b]) / error, degrees))
-    corrected = iter(holm(np.array(raw)).tolist())
+        raw.append(np.nan if isinstance(result, Unknown) else student.two_sided_p(difference / error, degrees))
+    p = np.array(raw)
+    is_known = ~np.isnan(p)
+    corrected = np.full(len(p), np.nan)
+    corrected[is_known] = holm(p[is_known])
     return tuple(
-        Difference(first, second, result, None if isinstance(result, Unknown) else next(corrected))
-        for first, second, result in results
+        Difference(*found, *((float(after), float(before)) if known else (None, None)))
+        for found, before, after, known in zip(results, p, corrected, is_known, strict=True)
     )
 
 
-def _degrees(a: Floats, b: Floats, items_a: int, items_b: int) -> float:
+def _degrees(a: Floats, b: Floats, items_a: float, items_b: float) -> float:
     """Return the difference's degrees of freedom: the items less one if both groups share them, Welch's if they share
     none."""
     if items_a < FEWEST or items_b < FEWEST:

@@ -15,7 +15,8 @@ SMALLEST = 1e-9
 FEW = 20
 """Fewer scores than these have an interval that needs no standard error."""
 NEAR_END = 2.5
-"""So have those of which, were they shares, no more than about so many lay at the other end of the scale."""
+"""So have those of which, were they shares, no more than about so many lay at the other end of the scale (see
+`is_near_end`)."""
 DRAWS = 10_000
 
 
@@ -55,9 +56,14 @@ def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, f
 def is_small(summary: Deviation, bounds: tuple[float, float]) -> bool:
     """Return whether so few pieces, or so few away from an end of the scale, make a mean that its standard error is not
     to be relied on."""
+    return summary.pieces < FEW or is_near_end(summary, bounds, NEAR_END)
+
+
+def is_near_end(summary: Deviation, bounds: tuple[float, float], least: float) -> bool:
+    """Return whether the scores are all alike, or pieces * share * (1 - share) is below `least`, where the share is
+    that of the scale below the mean."""
     share = float(np.clip((summary.value - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
-    alike = summary.error <= SMALLEST
-    return alike or summary.pieces < FEW or summary.pieces * share * (1 - share) < NEAR_END
+    return summary.error <= SMALLEST or summary.pieces * share * (1 - share) < least
 
 
 def _of_clusters(scores: Floats, clusters: Ints | None) -> Floats | None:

@@ -15,11 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from dicast.app.analysis.estimates import Bools, Estimate, Floats, Result, Unknown
-from dicast.app.analysis.means import FEWEST, Deviation, bounded_mean, deviation, estimate, is_small
+from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.groups import Groups, differences_of_groups, rank_probabilities
+from dicast.app.analysis.means import (
+    FEWEST,
+    SMALLEST,
+    Deviation,
+    bounded_mean,
+    deviation,
+    estimate,
+    is_near_end,
+    is_small,
+)
 
 MOST_LEVERAGE = 0.9
+FEWEST_OF_GROUP = 10
+NEAR_END_OF_GROUP = 1.5
+"""Lower than for other means, because the judges' weight is made from the ratings of all groups."""
 ROUNDING = 1e-20
 """Variances below this share of another one are rounding errors of zero."""
 ALL_RATED = "people rated every judged item"
@@ -131,6 +145,99 @@ def powered_difference(
         a.unrated + b.unrated,
     )
     return _powered(apart, None)
+
+
+def powered_groups(
+    judges: Floats,
+    people: Floats,
+    groups: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    rng: np.random.Generator,
+    *,
+    probabilities: Floats | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Groups:
+    """Compare groups by people's means of all their items: one judgement, rating (NaN where there is none), group and
+    cluster an item.
+
+    The judges have one weight for all groups, tuned within them: judges who favour a group shift no difference, since
+    each group's mean is corrected by how far they were off on that group's own rated items. A group of which people
+    rated fewer than `FEWEST_OF_GROUP` items, or gave all of them the same score, is unknown.
+    """
+    usable = ~np.isnan(judges)
+    f, y = judges[usable], people[usable]
+    names, group = np.unique(np.asarray(groups)[usable].astype(str), return_inverse=True)
+    cluster = np.unique(np.asarray(clusters)[usable], return_inverse=True)[1]
+    chances = np.ones(len(f)) if probabilities is None else probabilities[usable]
+    known = np.array([_is_comparable(y[group == at], chances[group == at]) for at in range(len(names))], dtype=bool)
+    inside = known[group] if len(names) else np.zeros(0, dtype=bool)
+    fit = _GroupFit.of(f[inside], y[inside], group[inside], cluster[inside], chances[inside], len(names))
+    means = tuple(
+        _group_mean(fit, at, y[group == at], bounds if probabilities is None else None)
+        if known[at]
+        else Unknown(f"people rated {int((~np.isnan(y[group == at])).sum())} of its items, all alike or too few")
+        for at in range(len(names))
+    )
+    texts = tuple(map(str, names))
+    differences = differences_of_groups(texts, fit.values, fit.influence, fit.pieces, method="PPI++ by item")
+    ranks = rank_probabilities(fit.values, fit.influence.T @ fit.influence, rng) if known.all() and len(names) else None
+    return Groups(texts, means, differences, ranks)
+
+
+def _is_comparable(y: Floats, chances: Floats) -> bool:
+    rated = ~np.isnan(y)
+    drawn = chances[rated]
+    return bool(rated.sum() >= FEWEST_OF_GROUP and np.ptp(y[rated]) > 0 and ((drawn > 0) & (drawn <= 1)).all())
+
+
+def _group_mean(fit: _GroupFit, at: int, people: Floats, bounds: tuple[float, float] | None) -> Result:
+    rated = people[~np.isnan(people)]
+    if bounds is not None and fit.single and is_near_end(deviation(rated), bounds, NEAR_END_OF_GROUP):
+        return bounded_mean(rated, bounds)
+    error = float(np.sqrt((fit.influence[:, at] ** 2).sum()))
+    pieces = float(fit.pieces[at])
+    summary = Deviation(float(fit.values[at]), error, len(rated))
+    return estimate(summary, degrees=pieces - 1, items=len(rated), method="PPI++ by item", bounds=bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupFit:
+    """People's mean of each group, how far each cluster (row) moves each of them (column), and the number of
+    independent ratings of each. `single` says that each item is its own cluster."""
+
+    values: Floats
+    influence: Floats
+    pieces: Floats
+    single: bool
+
+    @classmethod
+    def of(cls, f: Floats, y: Floats, group: Ints, cluster: Ints, chances: Floats, groups: int) -> _GroupFit:
+        rated = ~np.isnan(y)
+        member = np.eye(groups)[group] if len(group) else np.zeros((0, groups))
+        share = np.where(rated, 1 / np.where(rated, chances, 1.0), 0.0)
+        share = share / np.maximum((member.T @ share)[group], SMALLEST)
+        plain = 1 / np.maximum(member.sum(axis=0)[group], 1)
+        y = np.where(rated, y, 0.0)
+        centred_y, centred_f = (of - (member.T @ (share * of))[group] for of in (y, f))
+        pull = plain * (f - (member.T @ (plain * f))[group]) - share * centred_f
+        power, strength = float((pull**2).sum()), float(((share * centred_f) ** 2).sum())
+        tuned = -float((share * centred_y * pull).sum()) / power if power > ROUNDING * strength and strength else 0.0
+        weight = max(tuned, 0.0)
+        values = member.T @ (weight * plain * f + share * (y - weight * f))
+        # As in `_fit`: each rated item as if the mean and the weight had been made without it.
+        lever = share + ((share * centred_f) ** 2 / strength if strength and weight else 0.0)
+        residual = share / (1 - lever.clip(max=MOST_LEVERAGE)) * (centred_y - weight * centred_f)
+        influence = weight * plain * (f - (member.T @ (plain * f))[group]) + residual
+        count = int(cluster.max()) + 1 if len(cluster) else 0
+        columns = [np.bincount(cluster, weights=influence * member[:, at], minlength=count) for at in range(groups)]
+        shares = [np.bincount(cluster, weights=share * member[:, at], minlength=count) for at in range(groups)]
+        pieces = np.array([1 / max(float((column**2).sum()), SMALLEST) for column in shares])
+        single = len(np.unique(cluster)) == len(cluster)
+        correction = (pieces - 1) / pieces if single else pieces / np.maximum(pieces - 1, 1)
+        matrix = np.stack(columns, axis=1) if columns else np.zeros((0, 0))
+        return cls(
+            values, matrix * np.sqrt(correction), np.where(np.isin(np.arange(groups), group), pieces, 0.0), single
+        )
 
 
 def _fit(judges: Floats, people: Floats, probabilities: Floats | None, weight: float | None) -> _Fit | Unknown:

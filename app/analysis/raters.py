@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dicast.app.analysis import estimates as student
 from dicast.app.analysis.agreement import Comparison, inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.analysis.calibration import gain, learn
 from dicast.app.analysis.combining import combine_majority, combine_mean
 from dicast.app.analysis.estimates import Bools, Floats, Unknown
-from dicast.app.analysis.means import mean
+from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
 from dicast.app.analysis.powered import powered_mean
 from dicast.app.analysis.scores import (
     DimensionScores,
@@ -91,8 +92,22 @@ def rater_statistics(
             "peoples_mean": None if nominal else _powered(whole, dimension),
             "repeats": repeats,
             "mean": mean_figure,
+            "bias_p": None if nominal else bias_p(whole[rated], people),
         }
     )
+
+
+def bias_p(judge: Floats, people: Floats) -> float | None:
+    """Return the p-value of the bias, by Student's t over items: `judge` has one score an item, `people` a column a
+    person. Each item counts as often as people rated it, as in the bias itself."""
+    ratings = (~np.isnan(people)).sum(axis=1)
+    used = (ratings > 0) & ~np.isnan(judge)
+    if used.sum() < FEWEST:
+        return None
+    apart = deviation(judge[used] - combine_mean(people[used]), None, ratings[used].astype(np.float64))
+    if apart.error <= SMALLEST:
+        return None
+    return student.two_sided_p(apart.value / apart.error, apart.pieces - 1)
 
 
 def partly_asked_judge(name: str, at: int, dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics:

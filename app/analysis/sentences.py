@@ -192,18 +192,21 @@ def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str
         yield f"What people would have said of all items {figure_text(means.powered)}."
         return
     if means.saved_reason == ALL_RATED:
-        yield f"People rated every judged item: their mean is {figure_text(means.people_alone)}."
+        of_all = figure_text(means.people_alone)
+        yield f"These raters rated every judged item: of items like these their mean is {of_all}."
         return
     if means.saved_reason == TOO_FEW:
         yield (
-            f"People's mean of all items would be {figure_text(means.people_alone)}, from their ratings alone: "
-            f"{TOO_FEW}. It holds if the rated items are a random sample of all items."
+            f"These raters' mean of all items would be {figure_text(means.people_alone)}, from their ratings alone: "
+            f"{TOO_FEW}. It speaks of these raters and of items like these, and holds if the rated items are a random "
+            "sample of all items."
         )
         return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
     yield (
-        f"People's mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
-        f"{figure_text(means.people_alone)}. Both hold if the rated items are {drawn}."
+        f"These raters' mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
+        f"{figure_text(means.people_alone)}. Both speak of these raters and of items like these, and hold if the rated "
+        f"items are {drawn}."
     )
     if means.saved is not None:
         yield (
@@ -255,35 +258,76 @@ def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
 
 
 def _biases(raters: Sequence[RaterStatistics]) -> Iterator[str]:
-    bounded = [(v, v.bias.low, v.bias.high) for v in raters if v.bias.low is not None and v.bias.high is not None]
-    off = [rater for rater, low, high in bounded if not low <= 0 <= high]
+    tested = [rater for rater in raters if rater.bias.is_known and rater.bias_p is not None]
+    off = [rater for rater in tested if _is_clear(rater.bias_p)]
     for rater in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
         value, low, high = rater.bias.value or 0.0, rater.bias.low or 0.0, rater.bias.high or 0.0
-        far = f"{abs(value):.2f} ({min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f})"
+        ends = (low, high) if value > 0 else (-high, -low)
+        far = f"{abs(value):.2f} ({ends[0]:.2f} to {ends[1]:.2f})"
         name = "The panel" if rater.kind == "panel" else rater.name
-        yield f"{name} scores {'above' if value > 0 else 'below'} people, by {far}."
-    if bounded and not off:
-        yield "No judge is seen to be too strict or too kind."
+        yield f"{name} scores {'above' if value > 0 else 'below'} these raters, by {far}."
+    if tested and not off:
+        yield "No judge is seen to be too strict or too kind for these raters."
+
+
+def _is_clear(p: float | None) -> bool:
+    return p is not None and p < CLEAR
+
+
+FAMILY = "p below 0.05, corrected by Holm for all claims of this report"
 
 
 def _groups(group: GroupStatistics) -> Iterator[str]:
+    """Yield what people would say of the groups, if that is known, and then what the judges say of them."""
     if group.reason is not None:
         yield f"Groups by {group.by} cannot be compared, because {group.reason}."
         return
-    first = group.means[0]
-    if first.ranks is None:
-        return
-    yield f"By {group.by}: {first.name} has the highest mean, and is first with probability {first.ranks[0]:.2f}."
-    asked = [d for d in group.differences if d.p is None and d.difference.is_known]
-    for difference in asked:
-        yield _asked(difference)
-    others = [d for d in group.differences if d.p is not None]
-    if others:
-        clear = sum(d.p is not None and d.p < CLEAR for d in others)
+    yield from _groups_of_people(group)
+    first, asked = group.means[0], [pair for pair in group.differences if pair.p is None and pair.difference.is_known]
+    if first.ranks is not None:
         yield (
-            f"{clear} of {len(others)} {'other ' if asked else ''}differences by {group.by} are clear of chance "
-            "(p below 0.05, corrected by Holm)."
+            f"By {group.by}, in the judges' opinion: {first.name} has the panel's highest mean, and is first by it "
+            f"with probability {first.ranks[0]:.2f}."
         )
+    for pair in asked:
+        yield _asked(pair)
+    others = [pair for pair in group.differences if pair.p is not None]
+    if others:
+        count = _clear_of(others, "other " if asked else "")
+        yield f"In the judges' opinion {count} by {group.by} are clear of chance ({FAMILY})."
+
+
+def _groups_of_people(group: GroupStatistics) -> Iterator[str]:
+    known = [pair for pair in group.people_differences if pair.p is not None]
+    if not known:
+        if group.people_reason is not None:
+            yield f"What people would say of the groups by {group.by} cannot be said, because {group.people_reason}."
+        return
+    best = max(group.means, key=lambda mean: (mean.people_ranks or [0.0])[0])
+    if best.people_ranks is not None and best.people is not None:
+        yield (
+            f"By {group.by}, in these raters' opinion: {best.name} is likeliest to have the highest mean of all its "
+            f"items, with probability {best.people_ranks[0]:.2f}; its mean would be {figure_text(best.people)}."
+        )
+    clear = [pair for pair in known if _is_clear(pair.p)]
+    yield f"In these raters' opinion {_clear_of(known)} by {group.by} are clear of chance ({FAMILY})."
+    against = [pair for pair in group.differences if _is_clear(pair.p) and _is_opposed(pair, clear)]
+    if against:
+        names = ", ".join(f"{pair.first} and {pair.second}" for pair in against[:NAMED_MOST])
+        yield f"Judges and these raters clearly differ in which is better by {group.by}: {names}."
+
+
+def _clear_of(pairs: Sequence[GroupDifference], other: str = "") -> str:
+    return f"{sum(_is_clear(pair.p) for pair in pairs)} of {len(pairs)} {other}differences"
+
+
+def _is_opposed(pair: GroupDifference, others: Sequence[GroupDifference]) -> bool:
+    """Return whether one of `others` is of the same two groups, and has the other sign."""
+    return any(
+        (other.first, other.second) == (pair.first, pair.second)
+        and (other.difference.value or 0.0) * (pair.difference.value or 0.0) < 0
+        for other in others
+    )
 
 
 def _asked(pair: GroupDifference) -> str:
@@ -292,8 +336,8 @@ def _asked(pair: GroupDifference) -> str:
     assert low is not None and high is not None
     clear = "clear of chance" if low > 0 or high < 0 else "not clear of chance"
     return (
-        f"What the job's question asked, {pair.first} less {pair.second}, is {figure_text(pair.difference)}: {clear}, "
-        "however often one looked."
+        f"What the job's question asked, {pair.first} less {pair.second}, is {figure_text(pair.difference)} in the "
+        f"judges' opinion: {clear}, however often one looked."
     )
 
 
@@ -366,16 +410,18 @@ def preference_sentences(pairs: PreferenceStatistics | None) -> Iterator[str]:
     first = pairs.contestants[0]
     if pairs.reason is None:
         yield (
-            f"Of {len(pairs.contestants)} that were compared, {first.name} is the strongest, with a strength of "
-            f"{figure_text(first.strength)} after Bradley and Terry, "
-            f"and is first with probability {first.ranks[0]:.2f}."
+            f"In the judges' opinion {first.name} is the strongest of {len(pairs.contestants)} that were compared, "
+            f"with a strength of {figure_text(first.strength)} after Bradley and Terry, and is first with probability "
+            f"{first.ranks[0]:.2f}."
         )
         return
     most = pairs.rates[0]
-    yield f"{most.name} wins most often, in a share of {figure_text(most.wins)} of its {most.pairs:,} pairs."
+    often = f"in a share of {figure_text(most.wins)} of its {most.pairs:,} pairs"
+    yield f"In the judges' opinion {most.name} wins most often, {often}."
     yield (
-        f"The comparisons alone rank nobody, because {pairs.reason}. With a prior that holds all strengths near 0, "
-        f"{first.name} is first of {len(pairs.contestants)} with probability {first.ranks[0]:.2f}{_not_apart(pairs)}."
+        f"The judges' comparisons alone rank nobody, because {pairs.reason}. With a prior that holds all strengths "
+        f"near 0, {first.name} is first of {len(pairs.contestants)} with "
+        f"probability {first.ranks[0]:.2f}{_not_apart(pairs)}."
     )
 
 

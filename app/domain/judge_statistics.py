@@ -69,7 +69,8 @@ class RaterStatistics(_Plain):
     commonest score: read kappa beside it. `confusion` counts this rater's scores (rows, from the scale's lowest)
     against people's. `mean` is that of this rater's own scores of all items, for people that of all ratings.
     `alpha_with_people` and `icc_with_people` are those of the people with this rater among them, to be read beside
-    people's own. `repeats` is alpha over the replicates of one judge.
+    people's own. `repeats` is alpha over the replicates of one judge. `bias_p` is the p-value of the bias, corrected by
+    Holm for all claims of the report.
 
     A judge with `spared` opinions, which an escalating panel did not need, has no figures: it was called about some
     items only, and those are no sample of all. If the panel has an audit, all figures come from its `audited` items
@@ -85,6 +86,7 @@ class RaterStatistics(_Plain):
     kappa: Figure
     base_rate: float | None
     bias: Figure
+    bias_p: float | None = None
     lower_limit: Figure
     upper_limit: Figure
     confusion: list[list[int]] | None
@@ -99,19 +101,22 @@ class RaterStatistics(_Plain):
 
 
 class GroupMean(_Plain):
-    """One group: the panel's mean, people's mean if they rated enough of it, the probability of each rank (the first is
-    the highest mean), and for pairs how often A is preferred, with ties counted half."""
+    """One group: the panel's mean, people's mean if they rated enough of it, the probability of each rank by the
+    panel's means (the first is the highest) and by people's, and for pairs how often the panel prefers A, with ties
+    counted half."""
 
     name: str
     items: int
     mean: Figure
     people: Figure | None = None
     ranks: list[float] | None = None
+    people_ranks: list[float] | None = None
     wins: Figure | None = None
 
 
 class GroupDifference(_Plain):
-    """The mean of `first` less that of `second`; `p` is corrected by Holm for all pairs of the dimension."""
+    """The mean of `first` less that of `second`; `p` is corrected by Holm for all claims of the report. The interval is
+    that of this pair alone."""
 
     first: str
     second: str
@@ -120,14 +125,20 @@ class GroupDifference(_Plain):
 
 
 class GroupStatistics(_Plain):
-    """The groups formed by the metadata `by`, by mean; `cluster` is what the intervals are clustered by. `reason` says
-    why there are none."""
+    """The groups formed by the metadata `by`, by the panel's mean; `cluster` is what the intervals are clustered by.
+    `reason` says why there are none.
+
+    `differences` are the panel's own: the judges' opinion. `people_differences` are those of people's means, estimated
+    from both; `people_reason` says why there are none.
+    """
 
     by: str
     cluster: str = "item"
     means: list[GroupMean] = []
     differences: list[GroupDifference] = []
+    people_differences: list[GroupDifference] = []
     reason: str | None = None
+    people_reason: str | None = None
 
 
 PROBE_TITLES: dict[ProbeName, str] = {
@@ -168,8 +179,8 @@ class AttackFound(_Plain):
 
 
 class ProbeStatistics(_Plain):
-    """The result of a probe for one judge or the panel: `effect` in points of the scale, `p` corrected by Holm for the
-    dimension.
+    """The result of a probe for one judge or the panel: `effect` in points of the scale, `p` corrected by Holm for all
+    claims of the report.
 
     A probe that is `tried` compares items with their own variants (`against` "itself"), so an effect is due to what was
     changed. The others are measured on what was judged anyway, `against` people's mean or the other judges, so
@@ -355,7 +366,8 @@ class JobStatistics(_Plain):
     what cannot be known of it.
 
     `rated` tells whether people have rated any item, `probabilities` whether the rated items were drawn with known,
-    unequal probabilities; without them they are taken for a random sample.
+    unequal probabilities; without them they are taken for a random sample. `claims` is the number of p-values that are
+    corrected together (by Holm): of biases, of differences of groups, and of probes, in all dimensions.
     """
 
     version: int = VERSION
@@ -364,6 +376,7 @@ class JobStatistics(_Plain):
     rated: bool = False
     items: int = 0
     probabilities: bool = False
+    claims: int = 0
     unknowable: list[str] = Field(default_factory=list)
     stopped: StoppedEarly | None = None
     dimensions: list[DimensionStatistics] = []

@@ -20,6 +20,7 @@ from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.figure import Figure, interval_text
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
+    GroupDifference,
     GroupStatistics,
     JobStatistics,
     NotCalibrated,
@@ -245,20 +246,33 @@ def _calibrated(statistics: DimensionStatistics, style: TableStyle) -> Iterator[
 
 
 def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]:
-    name, titles = style.show(f"By {group.by}", NAME_MAX), ("items", "panel's mean", "people's mean", "first")
+    """Yield the groups' means and differences: people's, where they are known, and the panel's own."""
+    name = style.show(f"By {group.by}", NAME_MAX)
+    titles = ("items", "people's mean", "first", "panel's mean", "first")
     yield from _table(style, name, titles, (
         (
-            style.show(mean.name, NAME_MAX), f"{mean.items:,}", _interval(mean.mean),
-            _interval(mean.people) if mean.people is not None else "-",
-            percent(mean.ranks[0]) if mean.ranks is not None else "-",
+            style.show(mean.name, NAME_MAX), f"{mean.items:,}",
+            _interval(mean.people) if mean.people is not None else "-", _first(mean.people_ranks),
+            _interval(mean.mean), _first(mean.ranks),
         )
         for mean in group.means
     ))  # fmt: skip
-    yield from _table(style, "Difference", ("", "p (Holm)"), (
+    yield from _differences("People's difference", group.people_differences, style)
+    yield from _differences("Panel's difference", group.differences, style)
+
+
+def _first(ranks: Sequence[float] | None) -> str:
+    return percent(ranks[0]) if ranks else "-"
+
+
+def _differences(
+    title: str, differences: Sequence[GroupDifference], style: TableStyle
+) -> Iterator[Table | Text]:  # fmt: skip
+    yield from _table(style, title, ("", "p (Holm)"), (
         (style.show(f"{pair.first} - {pair.second}", 2 * NAME_MAX), _interval(pair.difference), _chance(pair.p))
-        for pair in group.differences[:MOST_DIFFERENCES]
+        for pair in differences[:MOST_DIFFERENCES]
     ))  # fmt: skip
-    more = len(group.differences) - MOST_DIFFERENCES
+    more = len(differences) - MOST_DIFFERENCES
     if more > 0:
         yield Text(f"and {more:,} more differences, see report.json\n", style="dim")
 

@@ -70,7 +70,7 @@ def test_where_people_rated_everything_their_mean_is_told() -> None:
     of = checked(assess(a_job(judges.round(), people)))
     found = of.voices[-1].peoples_mean
     assert found is not None and found.powered.low == pytest.approx(found.people_alone.low) and found.saved is None
-    assert of.summary[0].startswith("People rated every judged item: their mean is ")
+    assert of.summary[0].startswith("These raters rated every judged item: of items like these their mean is ")
     assert "saved" not in " ".join(of.summary)
 
 
@@ -98,8 +98,8 @@ def test_a_report_tells_bias_and_ceiling_and_what_judges_save() -> None:
     assert found is not None and found.saved is not None and found.saved > 1.3
     assert _width(found.powered) < 0.9 * _width(found.people_alone)
     assert of.voices[1].bias.low > 0 > of.voices[2].bias.high  # type: ignore[operator]
-    assert any("j1 scores above people" in line for line in of.summary)
-    assert any("j2 scores below people" in line for line in of.summary)
+    assert any("j1 scores above these raters" in line for line in of.summary)
+    assert any("j2 scores below these raters" in line for line in of.summary)
     assert of.person is not None and of.person.pearson.is_known and of.independent.is_known
     assert of.people is not None and of.judges is not None
 
@@ -215,7 +215,10 @@ def test_groups_are_ranked_and_compared() -> None:
     p = {(d.first, d.second): d.p for d in found.differences}
     assert p["a", "b"] < 0.001 and p["b", "c"] < 0.001 and p["a", "c"] > 0.05  # type: ignore[operator]
     apart = checked(assess(a_job(scores, people, groups=labels))).groups[0]
-    assert apart.means[0].people is not None and apart.means[0].people.is_known
+    assert all(mean.people is not None and mean.people.is_known for mean in (*found.means, *apart.means))
+    assert [sum(mean.people_ranks or []) for mean in found.means] == pytest.approx([1, 1, 1])
+    assert len(found.people_differences) == 3 and all(pair.p is not None for pair in found.people_differences)
+    assert (best.people_ranks or [1.0])[0] < 0.9, "these raters do not favour b"
     width = [d.differences[0].difference.high - d.differences[0].difference.low for d in (found, apart)]  # type: ignore[operator]
     assert width[0] < width[1], "pairs of one question differ less"
 

@@ -32,6 +32,8 @@ NO_ESTIMATES = {
     "base_rate": "counted in these data, to read kappa beside it",
     "judges_weight": "part of how an estimate is made",
     "saved": "the ratio of two intervals' widths",
+    "bias_p": "a p-value",
+    "people_ranks": "probabilities of ranks",
     "p": "corrected for all that were compared",
     "ranks": "probabilities, which say themselves how sure they are",
     "attacks.shift": "the largest of many, chosen for that",

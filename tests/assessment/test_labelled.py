@@ -159,7 +159,7 @@ def test_who_never_lost_has_no_strength(tmp_path: Path) -> None:
     first, second = found.contestants
     assert (first.name, second.name) == ("a", "b") and first.ranks[0] > 0.99
     assert first.strength.low > second.strength.high  # type: ignore[operator]
-    assert any("The comparisons alone rank nobody" in line for line in of.summary)
+    assert any("The judges' comparisons alone rank nobody" in line for line in of.summary)
 
 
 def test_a_single_list_is_ranked_with_its_doubt(tmp_path: Path) -> None:

@@ -88,11 +88,12 @@ def test_a_judge_who_favours_the_first_place_is_found(tmp_path: Path) -> None:
     assert "The preference of 'bent' turned with the order for" in told and "'fair' prefers" not in told
 
 
-def test_p_is_corrected_together_with_the_other_probes(tmp_path: Path) -> None:
+def test_p_is_corrected_together_with_all_other_claims(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     better = rng.normal(0, 1, PAIRS)
     judges = {name: judge(rng, better, 1.0, first, 2) for name, first in (("one", 0.1), ("two", 0.15))}
-    found = by_voice(finished(tmp_path, judges))
+    statistics = finished(tmp_path, judges)
+    found, groups = by_voice(statistics), sum(len(group.differences) for group in statistics.groups)
     scores = np.stack(list(judges.values()), axis=1)[:, :, None, :]
     of = DimensionScores(CHOICE, scores[..., 0], orders=scores)
     job = JobScores(PAIRS, tuple(judges), (of,))
@@ -104,7 +105,7 @@ def test_p_is_corrected_together_with_the_other_probes(tmp_path: Path) -> None:
                                      for at in (0, 1)))
     }  # fmt: skip
     least = min(alone, key=lambda name: alone[name] or 1.0)
-    assert found[least].p == pytest.approx(min(1.0, 3 * (alone[least] or 0.0)))
+    assert found[least].p == pytest.approx(min(1.0, (3 + groups) * (alone[least] or 0.0)))
 
 
 def test_who_always_takes_the_first_is_accused_although_nothing_varies(tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ def means(powered: Figure, alone: Figure, saved: float | None, reason: str | Non
 def test_what_people_would_have_said_and_what_the_judges_are_worth(saved: float, said: str) -> None:
     lines = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), saved))
     assert lines[:2] == [
-        "People's mean of all items would be 3.84 (3.75 to 3.93); from their ratings alone it is 3.80 (3.60 to 4.00). "
-        "Both hold if the rated items are a random sample of all items.",
+        "These raters' mean of all items would be 3.84 (3.75 to 3.93); from their ratings alone it is 3.80 (3.60 to "
+        "4.00). Both speak of these raters and of items like these, and hold if the rated items are a random sample of "
+        "all items.",
         said,
     ]
     drawn = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), None), known_probabilities=True)
@@ -86,13 +87,13 @@ def test_a_mean_that_is_not_known_and_one_that_needs_no_judges() -> None:
         "What people would have said of all items cannot be said, because only 2 items were rated."
     )
     whole = told(means(fig(3, 2, 4), fig(3.1, 2.1, 4.1), None, ALL_RATED))
-    assert whole[0] == "People rated every judged item: their mean is 3.10 (2.10 to 4.10)."
+    assert whole[0] == "These raters rated every judged item: of items like these their mean is 3.10 (2.10 to 4.10)."
 
 
 def test_a_mean_of_few_ratings_is_told_without_the_judges() -> None:
     few = told(means(fig(3, 2, 4), fig(3, 2, 4), None, TOO_FEW))
     assert few[0].startswith(
-        "People's mean of all items would be 3.00 (2.00 to 4.00), from their ratings alone: ratings"
+        "These raters' mean of all items would be 3.00 (2.00 to 4.00), from their ratings alone: ratings"
     )
     assert not any("saved" in line or "worth" in line for line in few)
 
@@ -135,23 +136,22 @@ def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- biases
-@pytest.mark.parametrize("low, high, clear", [
-    (0.1, 0.5, True), (-0.5, -0.1, True), (0.0, 0.5, False), (-0.5, 0.0, False), (-0.1, 0.1, False),
-])  # fmt: skip
-def test_a_bias_is_told_where_its_interval_leaves_nought_out(low: float, high: float, clear: bool) -> None:
-    lines = told(voice("a", bias=fig((low + high) / 2, low, high)))
-    nobody = "No judge is seen to be too strict or too kind."
+@pytest.mark.parametrize("p, clear", [(0.049, True), (0.05, False), (0.8, False)])
+@pytest.mark.parametrize("low, high", [(0.1, 0.5), (-0.5, -0.1)])
+def test_a_bias_is_told_where_it_is_clear_of_chance(low: float, high: float, p: float, clear: bool) -> None:
+    lines = told(voice("a", bias=fig((low + high) / 2, low, high), bias_p=p))
+    nobody = "No judge is seen to be too strict or too kind for these raters."
     assert (nobody in lines) is not clear
     way = "above" if low + high > 0 else "below"
-    assert (f"a scores {way} people, by 0.30 (0.10 to 0.50)." in lines) is clear
+    assert (f"a scores {way} these raters, by 0.30 (0.10 to 0.50)." in lines) is clear
 
 
 def test_biases_come_by_their_size_five_at_most_and_nothing_is_said_where_nothing_is_known() -> None:
-    found = [voice(f"j{n}", bias=fig(n / 10, n / 10 - 0.05, n / 10 + 0.05)) for n in range(1, 7)]
+    found = [voice(f"j{n}", bias=fig(n / 10, n / 10 - 0.05, n / 10 + 0.05), bias_p=0.001) for n in range(1, 7)]
     lines = [line for line in told(*found) if " scores " in line]
     assert [line.partition(" ")[0] for line in lines] == ["j6", "j5", "j4", "j3", "j2"]
-    panel = told(voice("panel", "panel", bias=fig(-0.3, -0.4, -0.2)))
-    assert "The panel scores below people, by 0.30 (0.20 to 0.40)." in panel
+    panel = told(voice("panel", "panel", bias=fig(-0.3, -0.4, -0.2), bias_p=0.001))
+    assert "The panel scores below these raters, by 0.30 (0.20 to 0.40)." in panel
     assert not any("strict" in line for line in told(voice("a")))
 
 
@@ -170,19 +170,54 @@ def test_judges_are_counted_without_their_panel() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- groups
-def test_groups_are_told_with_the_first_and_what_is_clear_of_chance() -> None:
+def pair(first: str, second: str, p: float | None, sign: int = 1) -> GroupDifference:
+    known = WHY if p is None else fig(sign * 0.5, sign * 0.5 - 0.2, sign * 0.5 + 0.2)
+    return GroupDifference(first=first, second=second, difference=known, p=p)
+
+
+OF_ALL = "(p below 0.05, corrected by Holm for all claims of this report)"
+
+
+def test_without_ratings_each_sentence_that_ranks_names_the_judges() -> None:
     ranked = [GroupMean(name=name, items=9, mean=WHY, ranks=ranks) for name, ranks in (("x", [0.9, 0.1]), ("y", [0.1]))]
-    apart = [GroupDifference(first="x", second="y", difference=WHY, p=p) for p in (0.049, 0.05, None, 0.001)]
+    apart = [pair("x", "y", 0.049), pair("x", "z", 0.05), pair("x", "w", None), pair("y", "z", 0.001)]
     lines = told(voice("a"), groups=[
         GroupStatistics(by="model", means=ranked, differences=apart),
         GroupStatistics(by="day", reason="there is one day"),
         GroupStatistics(by="hour", means=[GroupMean(name="1", items=9, mean=WHY)]),
     ])  # fmt: skip
     assert lines[-3:] == [
-        "By model: x has the highest mean, and is first with probability 0.90.",
-        "2 of 3 differences by model are clear of chance (p below 0.05, corrected by Holm).",
+        "By model, in the judges' opinion: x has the panel's highest mean, and is first by it with probability 0.90.",
+        f"In the judges' opinion 2 of 3 differences by model are clear of chance {OF_ALL}.",
         "Groups by day cannot be compared, because there is one day.",
     ]
+
+
+def test_with_ratings_people_come_first_and_the_judges_beside_them() -> None:
+    def group(name: str, panel: float, people: float) -> GroupMean:
+        ranks, of_people = [panel, 1 - panel], [people, 1 - people]
+        return GroupMean(
+            name=name, items=9, mean=WHY, people=fig(3, 2, 4), ranks=ranks, people_ranks=of_people
+        )  # fmt: skip
+
+    groups = GroupStatistics(
+        by="model", means=[group("x", 0.9, 0.2), group("y", 0.1, 0.8)], differences=[pair("x", "y", 0.01)],
+        people_differences=[pair("x", "y", 0.02, sign=-1)],
+    )  # fmt: skip
+    assert told(voice("a"), groups=[groups])[-5:] == [
+        "By model, in these raters' opinion: y is likeliest to have the highest mean of all its items, with "
+        "probability 0.80; its mean would be 3.00 (2.00 to 4.00).",
+        f"In these raters' opinion 1 of 1 differences by model are clear of chance {OF_ALL}.",
+        "Judges and these raters clearly differ in which is better by model: x and y.",
+        "By model, in the judges' opinion: x has the panel's highest mean, and is first by it with probability 0.90.",
+        f"In the judges' opinion 1 of 1 differences by model are clear of chance {OF_ALL}.",
+    ]
+    alike = groups.model_copy(update={"people_differences": [pair("x", "y", 0.02)]})
+    assert not any("clearly differ" in line for line in told(voice("a"), groups=[alike]))
+    few = groups.model_copy(update={"people_differences": [], "people_reason": "few rated"})
+    assert told(voice("a"), groups=[few])[-3] == (
+        "What people would say of the groups by model cannot be said, because few rated."
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,11 +232,11 @@ def test_a_difference_that_a_job_asked_for_has_no_p_and_is_told_by_its_interval(
     lines = told(voice("a"), groups=[GroupStatistics(by="model", means=means, differences=[asked])])
     word = "clear" if clear else "not clear"
     assert lines[-1] == (
-        f"What the job's question asked, x less y, is {(low + high) / 2:.2f} ({low:.2f} to {high:.2f}): {word} of "
-        "chance, however often one looked."
+        f"What the job's question asked, x less y, is {(low + high) / 2:.2f} ({low:.2f} to {high:.2f}) in the "
+        f"judges' opinion: {word} of chance, however often one looked."
     )
     lines = told(voice("a"), groups=[GroupStatistics(by="model", means=means, differences=[asked, other])])
-    assert lines[-1].startswith("0 of 1 other differences by model are clear of chance")
+    assert lines[-1].startswith("In the judges' opinion 0 of 1 other differences by model are clear of chance")
 
 
 # ----------------------------------------------------------------------------------------- calibration, panels, labels
@@ -263,8 +298,8 @@ def test_preferences_are_told_with_the_strongest_or_who_wins_most() -> None:
         "people would in 0.50 (0.40 to 0.60).",
         "The panel orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80); "
         "a person against another reaches 0.50 (0.40 to 0.60).",
-        "Of 2 that were compared, x is the strongest, with a strength of 1.00 (0.50 to 1.50) after Bradley and Terry, "
-        "and is first with probability 0.80.",
+        "In the judges' opinion x is the strongest of 2 that were compared, with a strength of 1.00 (0.50 to 1.50) "
+        "after Bradley and Terry, and is first with probability 0.80.",
     ]
     rates = [WinRate(name=name, pairs=pairs, wins=fig(0.6, 0.5, 0.7)) for name, pairs in (("x", 1200), ("y", 7))]
     weak = PreferenceStatistics(

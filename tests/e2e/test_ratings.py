@@ -106,7 +106,7 @@ def test_planted_judges_are_measured_and_see_no_rating(cluster: Any, redis_url: 
 
     said = _dicast(one, "report", job_id)
     assert said.returncode == 0, said.stderr
-    for text in ("Against people", "kind scores above people, by", "By system", "a person"):
+    for text in ("Against people", "kind scores above these raters, by", "By system", "a person"):
         assert text in said.stdout
     again = _dicast(one, "report", job_id, "--json", "--again")
     assert json.loads(again.stdout)["statistics"] == report["statistics"], "the same scores give the same figures"

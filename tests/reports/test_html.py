@@ -87,7 +87,8 @@ def test_a_report_tells_all_that_is_known(tmp_path: Path) -> None:
     text = write_report(folder, report, tmp_path / "report.html").read_text(encoding="utf-8")
     found = safe(text)
     for told in (
-        "2 judges scored 80 of 80 units in 1 dimension", "People rated every judged item", "correlation with people",
+        "2 judges scored 80 of 80 units in 1 dimension", "These raters rated every judged item",
+        "correlation with people",
         "Items with the lowest scores", "because of", "m (40)", "Means by system", "points above people",
     ):  # fmt: skip
         assert told in text, told

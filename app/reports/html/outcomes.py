@@ -14,6 +14,8 @@ from typing import Any
 from dicast.app.domain.figure import Figure, share_text
 from dicast.app.domain.judge_statistics import (
     DimensionStatistics,
+    GroupDifference,
+    GroupMean,
     GroupStatistics,
     LabelShare,
     PreferenceStatistics,
@@ -180,7 +182,8 @@ def _preference(name: str, pairs: PreferenceStatistics) -> dict[str, Any]:
     if best and pairs.reason is None:
         first = best[0]
         lines.append(
-            f"{formats.name(first.name)} comes first of {counted(len(pairs.contestants), 'contestant')}"
+            f"In the judges’ opinion {formats.name(first.name)} comes first of "
+            f"{counted(len(pairs.contestants), 'contestant')}"
             + (f", with a probability of {formats.percent(first.ranks[0])} of being the best." if first.ranks else ".")
         )
     return {
@@ -461,36 +464,55 @@ def _calibrated(statistics: DimensionStatistics, name: str) -> str:
 
 
 def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
+    """Return what people would say of the groups, and the panel's own means and differences beside it."""
     means = group.means[:MOST_GROUPS]
+    rated = any(entry.people is not None and entry.people.is_known for entry in means)
     whiskers = [
-        plots.Whisker(formats.one_line(entry.name, 40), entry.mean.value, entry.mean.low, entry.mean.high)
+        plots.Whisker(f"{formats.one_line(entry.name, 40)}{whose}", at.value, at.low, at.high, second=second)
         for entry in means
-        if entry.mean.value is not None and entry.mean.low is not None and entry.mean.high is not None
+        for at, second, whose in ((entry.people, True, ", people"), (entry.mean, False, ", panel" if rated else ""))
+        if at is not None and at.value is not None and at.low is not None and at.high is not None
     ]
     caption = f"Mean of {name} by {formats.name(group.by)}, with 95 % intervals"
+    wins = any(entry.wins is not None for entry in means)
     return {
         "by": formats.name(group.by),
         "reason": formats.one_line(group.reason) if group.reason is not None else "",
+        "rated": rated,
         "plot": plots.whiskers(whiskers, caption, "mean") if whiskers and plots.available() else "",
-        "wins": any(entry.wins is not None for entry in means),
+        "wins": wins,
         "means": [
             (
-                formats.name(entry.name), f"{entry.items:,}", formats.figure(entry.mean), formats.figure(entry.people),
-                formats.percent(entry.ranks[0]) if entry.ranks else "–",
-                *([formats.figure(entry.wins)] if any(other.wins is not None for other in means) else ()),
+                formats.name(entry.name), f"{entry.items:,}",
+                formats.figure(entry.people), formats.percent(entry.people_ranks[0]) if entry.people_ranks else "–",
+                formats.figure(entry.mean), formats.percent(entry.ranks[0]) if entry.ranks else "–",
+                *([formats.figure(entry.wins)] if wins else ()),
             )
             for entry in means
         ],
         "ranked": min(MOST_RANKS, *(len(entry.ranks or ()) for entry in means)) if len(means) > 1 else 0,
-        "ranks": [
-            (formats.name(entry.name), *(formats.percent(chance) for chance in entry.ranks[:MOST_RANKS]))
-            for entry in means
-            if entry.ranks
-        ] if len(means) > 1 else [],
-        "differences": [
-            (formats.name(pair.first), formats.name(pair.second),
-             formats.figure(pair.difference), formats.chance(pair.p))
-            for pair in group.differences[:MOST_DIFFERENCES]
-        ],
+        "people_ranks": _ranks(means, [entry.people_ranks for entry in means]),
+        "ranks": _ranks(means, [entry.ranks for entry in means]),
+        "people_differences": _differences(group.people_differences),
+        "people_more": max(0, len(group.people_differences) - MOST_DIFFERENCES),
+        "differences": _differences(group.differences),
         "more": max(0, len(group.differences) - MOST_DIFFERENCES),
     }  # fmt: skip
+
+
+def _ranks(means: Sequence[GroupMean], ranks: Sequence[list[float] | None]) -> list[tuple[str, ...]]:
+    """Return how likely each group has which rank, the likeliest first at the top; nothing of a single group."""
+    rows = [(entry.name, chances) for entry, chances in zip(means, ranks, strict=True) if chances]
+    if len(means) < 2:
+        return []
+    return [
+        (formats.name(name), *(formats.percent(chance) for chance in chances[:MOST_RANKS]))
+        for name, chances in sorted(rows, key=lambda row: -row[1][0])
+    ]
+
+
+def _differences(differences: Sequence[GroupDifference]) -> list[tuple[str, ...]]:
+    return [
+        (formats.name(pair.first), formats.name(pair.second), formats.figure(pair.difference), formats.chance(pair.p))
+        for pair in differences[:MOST_DIFFERENCES]
+    ]

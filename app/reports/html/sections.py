@@ -69,8 +69,8 @@ def _scores(report: Report) -> Iterator[str]:
     if report.overall is None:
         return
     yield (
-        f"Overall, the items stand at {formats.percent(report.overall)} of the way from the lower ends of the scales "
-        "to the upper ones."
+        f"In the judges’ opinion, the items stand overall at {formats.percent(report.overall)} of the way from the "
+        "lower ends of the scales to the upper ones."
     )
     rated = [row for row in report.by_dimension if row.dimension.kind != "preference"]
     placed = [(place(row.scores.mean, row.dimension), row) for row in rated]
@@ -78,9 +78,9 @@ def _scores(report: Report) -> Iterator[str]:
     if len(ranked) > 1:
         (low, lowest), (high, highest) = ranked[0], ranked[-1]
         yield (
-            f"{title(highest.dimension)} is the strongest dimension, with a mean of {_mean(highest)} "
-            f"({formats.percent(high)}); {title(lowest.dimension)} is the weakest, with {_mean(lowest)} "
-            f"({formats.percent(low)})."
+            f"In the judges’ opinion {title(highest.dimension)} is the strongest dimension, with a mean of "
+            f"{_mean(highest)} ({formats.percent(high)}); {title(lowest.dimension)} is the weakest, with "
+            f"{_mean(lowest)} ({formats.percent(low)})."
         )
     apart = [
         (row.mean_difference / (row.dimension.scale_max - row.dimension.scale_min), row)
