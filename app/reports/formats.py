@@ -45,7 +45,7 @@ def chance(p: float | None, *, unknown: str = DASH) -> str:
 
 def duration(seconds: float) -> str:
     """Format a duration as `12.0 s`, `3 min 20 s` or `2 h 05 min`."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -132,7 +132,7 @@ def newest(
     """List the newest errors of a running job, newest first, as far as its pages are gathered; none for a job that has
     ended: `errors` has them all."""
     view = read_job(parts, claims, job)
-    if view.state not in (JobState.RUNNING, JobState.FINISHING):
+    if view.state.ended:
         return NewestErrors(errors=[])
     return NewestErrors(errors=newest_errors(job_folder(parts.dicast.settings.results_dir, job), limit))
 

@@ -167,3 +167,30 @@ def test_a_page_has_bounded_bytes(http: httpx2.Client, dicast: Dicast, monkeypat
     monkeypatch.setattr(results, "PAGE_BYTES", 10)
     finished(dicast, "r", 5)
     assert len(http.get("/jobs/r/opinions").json()["opinions"]) == 1
+
+
+@pytest.mark.parametrize("state, shown", [("running", 3), ("finishing", 3), ("cancelling", 3), ("cancelled", 0)])
+def test_the_newest_errors_are_those_of_a_job_that_runs(
+    http: httpx2.Client, dicast: Dicast, state: str, shown: int
+) -> None:
+    dicast.submit({**JOB, "id": "r"})
+    dicast.store.hset(dicast.keys.at("job", "r"), "state", state)
+    errors = [
+        EvaluationError(judge="a", criterion_id="d", item_id=f"i{n}", replicate=0, kind=ErrorKind.LOST, message="gone")
+        for n in range(3)
+    ]
+    write_page(dicast.settings.results_dir, "r", "abc", "0", 0, [], errors)
+    told = http.get("/jobs/r/errors/newest").json()["errors"]
+    assert [error["item_id"] for error in told] == ["i2", "i1", "i0"][:shown]
+    assert len(http.get("/jobs/r/errors/newest?limit=1").json()["errors"]) == min(shown, 1)
+
+
+def test_the_newest_errors_have_a_limit(http: httpx2.Client, dicast: Dicast) -> None:
+    dicast.submit({**JOB, "id": "r"})
+    dicast.store.hset(dicast.keys.at("job", "r"), "state", "running")
+    error = EvaluationError(judge="a", criterion_id="d", item_id="i", replicate=0, kind=ErrorKind.LOST, message="gone")
+    write_page(dicast.settings.results_dir, "r", "abc", "0", 0, [], [error] * 120)
+    for query, count in (("", 20), ("?limit=100", 100), ("?limit=1", 1)):
+        assert len(http.get(f"/jobs/r/errors/newest{query}").json()["errors"]) == count
+    for query in ("?limit=101", "?limit=0"):
+        problem(http.get(f"/jobs/r/errors/newest{query}"), 422, "request-refused")
