@@ -1,4 +1,9 @@
-"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `metrics` and `init`."""
+"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `metrics` and `init`.
+
+`dicast stop` ends the processes that Dicast started on this machine and left running for others. `dicast doctor` prints
+its findings as they are made; colour and exit code show the worst. `dicast metrics` prints one scrape of the store.
+`dicast init` makes a job file and a pools file to begin with.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Files that a job names and that become part of it when it is submitted: templates, rubrics and calibrations.
 
-A template is tried on the job's items before the job is accepted (`Trials`). In a job's document `calibration` is the
-path of a file, `{file: ..., on_mismatch: warn}`, or the file's content itself.
+A template is tried on the job's items before the job is accepted (`Trials`). Files of calibrations are made by `dicast
+calibrate`, and checked against the job that names one. In a job's document `calibration` is the path of a file, `{file:
+..., on_mismatch: warn}`, or the file's content itself.
 """
 
 from __future__ import annotations
