@@ -16,7 +16,7 @@ from dicast.app.analysis.biases import probe_statistics
 from dicast.app.analysis.claims import correct_claims
 from dicast.app.analysis.combining import effective_judges
 from dicast.app.analysis.contestants import label_shares, preferences
-from dicast.app.analysis.estimates import Floats
+from dicast.app.analysis.estimates import Estimate, Floats
 from dicast.app.analysis.group_figures import group_statistics
 from dicast.app.analysis.means import mean
 from dicast.app.analysis.raters import (
@@ -217,10 +217,7 @@ def _question_dimension(answer: JobAnswer) -> str:
 def _answer_figure(answer: JobAnswer) -> Figure:
     if answer.value is None or answer.low is None or answer.high is None:
         return Figure.unknown("nothing that the question is about has a score")
-    return Figure(
-        value=answer.value, low=answer.low, high=answer.high, confidence=answer.confidence, items=answer.items,
-        method=METHOD,
-    )  # fmt: skip
+    return figure(Estimate(answer.value, answer.low, answer.high, answer.items, METHOD, answer.confidence))
 
 
 def _negated(figure: Figure) -> Figure:

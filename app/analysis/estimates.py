@@ -57,6 +57,7 @@ class Unknown:
 
 
 Result = Estimate | Unknown
+"""What statistics return. Reports hold it as a `Figure`, which `scores.figure` makes of it."""
 
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis import groups
-from dicast.app.analysis.estimates import Bools, Floats, Ints, Unknown
+from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Unknown
 from dicast.app.analysis.groups import Groups, compare_groups
 from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
 from dicast.app.analysis.powered import FEWEST_OF_GROUP, powered_groups
@@ -160,10 +160,8 @@ def drop(before: Sequence[float], after: Sequence[float], shift: float, clusters
         return Drop(Figure.unknown(f"the runs share {len(moved)} items, and {FEWEST} are needed"), None, None)
     estimate = deviation(moved, cluster_codes)
     if estimate.error <= SMALLEST:
-        same = Figure(
-            value=estimate.value, low=estimate.value, high=estimate.value, items=len(moved), method="all alike"
-        )
-        return Drop(same, 0.0 if estimate.value < -shift else 1.0, 0.0)
+        same = Estimate(estimate.value, estimate.value, estimate.value, len(moved), "all alike")
+        return Drop(figure(same), 0.0 if estimate.value < -shift else 1.0, 0.0)
     degrees = max(1, estimate.pieces - 1)
     p = student.below((estimate.value + shift) / estimate.error, degrees)
     detectable = (student.quantile(1 - LEVEL, degrees) + student.quantile(POWER, degrees)) * estimate.error
