@@ -1,7 +1,8 @@
 """Combines several judges' opinions of one item into one score.
 
 All functions take items (rows) x judges (columns), NaN where an opinion is missing, and return one number per item, NaN
-without any opinion.
+without any opinion. Workers combine one item without libraries, by `app/domain/panel.py`;
+`tests/domain/test_panel.py` holds the two to each other by random opinions.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import scipy
 
 from dicast.app.analysis.estimates import Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.resampling import Sums, interval, rows
+from dicast.app.domain.panel import TRIMMED_SHARE, UNLIKELY
 
-TRIMMED_SHARE = 0.2
 RIDGE = 1e-6
 
 
@@ -115,7 +116,6 @@ COMBINATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 ROUNDS = 1000
 SETTLED = 1e-9
-UNSEEN = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def dawid_skene(votes: Ints, labels: int, *, rounds: int = ROUNDS) -> Labelled:
         errors = np.einsum("ia,ijb->jab", probabilities, given_labels)
         totals = errors.sum(axis=2, keepdims=True)
         errors = np.divide(errors, totals, out=np.full_like(errors, 1 / labels), where=totals > 0)
-        evidence = np.log(prior.clip(UNSEEN)) + np.einsum("ijb,jab->ia", given_labels, np.log(errors.clip(UNSEEN)))
+        evidence = np.log(prior.clip(UNLIKELY)) + np.einsum("ijb,jab->ia", given_labels, np.log(errors.clip(UNLIKELY)))
         after = np.exp(evidence - evidence.max(axis=1, keepdims=True))
         after /= after.sum(axis=1, keepdims=True)
         moved = np.abs(after - probabilities)[some].max()

@@ -27,7 +27,7 @@ from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import PeoplesMean, RaterAgreement
-from dicast.app.domain.panel import UNLIKELY, LearnedPanel
+from dicast.app.domain.panel import NEARLY, UNLIKELY, LearnedPanel
 from dicast.app.domain.probes import MeasuredProbeName
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import ReportDimension
@@ -232,7 +232,7 @@ class JobScores:
 
 
 def figure(result: Result) -> Figure:
-    """Convert a statistic with its interval, or the reason why it is unknown."""
+    """Convert a result of the statistics into the figure that a report holds. Nothing else makes one that is known."""
     if isinstance(result, Unknown):
         return Figure.unknown(result.reason)
     return Figure(
@@ -363,10 +363,11 @@ def _errors(job: JobScores, dimension: DimensionScores) -> LearnedPanel:
 
 
 def _likeliest(job: JobScores, dimension: DimensionScores, learned_panel: LearnedPanel) -> Floats:
-    """Return each item's likeliest label, as a score of the scale."""
+    """Return each item's likeliest label, as a score of the scale; of several, the lowest."""
     codes = _coded(dimension).astype(np.int64)
     evidence = np.tile(np.log(np.clip(learned_panel.prior, UNLIKELY, None)), (job.items, 1))
     for at, name in enumerate(job.judges):
         has_label = codes[:, at] >= 0
         evidence[has_label] += np.log(np.clip(learned_panel.errors[name], UNLIKELY, None))[:, codes[has_label, at]].T
-    return np.where((codes < 0).all(axis=1), np.nan, evidence.argmax(axis=1) + float(dimension.spec.scale_min))
+    likeliest = (evidence >= evidence.max(axis=1, keepdims=True) - NEARLY).argmax(axis=1)
+    return np.where((codes < 0).all(axis=1), np.nan, likeliest + float(dimension.spec.scale_min))

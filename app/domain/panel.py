@@ -1,6 +1,8 @@
 """Rules by which several judges' opinions of one item become one score.
 
-The rules are those of app/analysis/combining.py, for one item at a time and without libraries.
+They are for one item at a time and without libraries, since workers decide by them whom to ask next. For all items at
+once, `app/analysis/combining.py` has the same rules as arrays; `tests/domain/test_panel.py` holds them to each other by
+random opinions. Thresholds are known here alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from dicast.errors import DicastError, alternatives
 
 TRIMMED_SHARE = 0.2
 NEARLY = 1e-9
-"""The tolerance by which a mean may miss a threshold, because floating-point sums are inexact."""
+"""The tolerance by which a mean may miss a threshold, and a label the most evidence, because floating-point sums are
+inexact."""
 
 Combination = Literal["mean", "median", "trimmed", "majority", "weighted", "worst", "dawid_skene", "chief"]
 CHIEF_LEAST = 2
@@ -265,13 +268,16 @@ class LearnedPanel(BaseModel):
         return _weighted(scores, self.halves[1 - half_of(item_id)] if rated and self.halves else self.weights)
 
     def _likeliest(self, labels: Mapping[str, int]) -> int:
+        """Return the label with the most evidence; of several with equally much, the lowest."""
+
         def evidence(label: int) -> float:
             log_likelihood = sum(
                 log(max(self.errors[judge][label][observed], UNLIKELY)) for judge, observed in labels.items()
             )
             return log(max(self.prior[label], UNLIKELY)) + log_likelihood
 
-        return max(range(len(self.prior)), key=lambda label: (evidence(label), -label))
+        by_label = [evidence(label) for label in range(len(self.prior))]
+        return next(label for label, found in enumerate(by_label) if found >= max(by_label) - NEARLY)
 
 
 def half_of(item_id: str) -> int:
