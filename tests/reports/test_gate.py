@@ -176,6 +176,9 @@ def test_junit_has_a_case_for_each_check_and_item(tmp_path: Path) -> None:
     write_junit(
         GateVerdict(job_id="job-1", checks=CHECKS), run.report, tmp_path / "j.xml", [("a", []), ("<b>\x00", [HOSTILE])]
     )
+    (tmp_path / "plain").touch()
+    modes = {name: (tmp_path / name).stat().st_mode for name in ("j.xml", "plain")}
+    assert modes["j.xml"] == modes["plain"], "as any file, for who runs the tests"
     checks, items = ElementTree.parse(tmp_path / "j.xml").getroot()
     assert [checks.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
     assert [[child.tag for child in case if child.tag != "system-out"] for case in checks] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,9 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
         "How likely each group of system_a has which rank", "3 labels, no order",
     ):  # fmt: skip
         assert told in text, told
+    (saved,) = re.findall(r"What the escalating panel saved.*?</svg>", text, re.DOTALL)
+    for part in ("Units of each judge", "scored", "not needed", "failed"):
+        assert f">{part}<" in saved
     for told in ("its answer", "Calibrated means", "Probes:"):
         assert told not in plain, told
     assert "Preferences" in plain

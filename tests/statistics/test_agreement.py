@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dicast.app.analysis import combining
 from dicast.app.analysis.agreement import confusion, inter_rater_agreement, judge_with_people, person_with_others
 from dicast.app.analysis.combining import effective_judges, error_correlation
 from dicast.app.analysis.estimates import Estimate, Unknown
@@ -119,3 +120,17 @@ def test_independence_needs_two_judges_and_people():
     ratings = scores(chance(), 50, 4)
     assert "only one judge" in str(effective_judges(ratings[:, :1], ratings[:, 1:], chance()))
     assert "two people or more" in str(effective_judges(ratings[:, :3], ratings[:, 3:], chance()))
+
+
+@pytest.mark.parametrize("low, known_", [(-0.25, True), (-0.499, True), (-0.4996, False), (-0.6, False)])
+def test_errors_that_may_cancel_leave_no_number_of_judges(monkeypatch, low, known_):
+    """Of three judges at r = -1/2, whose mean errs by nothing."""
+    found = Estimate(0.1, low, 0.4, 50, "given")
+    monkeypatch.setattr(combining, "error_correlation", lambda *_, **__: found)
+    worth = effective_judges(np.zeros((5, 3)), np.zeros((5, 2)), chance())
+    assert isinstance(worth, Estimate) == known_
+    if not known_:
+        assert "may cancel each other" in str(worth)
+        return
+    assert (worth.value, worth.low) == (pytest.approx(3 / 1.2), pytest.approx(3 / 1.8))
+    assert (worth.high, worth.items) == (pytest.approx(3 / (1 + 2 * low)), 50)

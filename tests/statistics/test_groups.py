@@ -225,3 +225,13 @@ def test_a_planted_position_bias_is_found():
     fair = position(better, better)
     assert fair.consistent.low == pytest.approx(0.025 ** (1 / 400)) and fair.consistent.high == 1
     assert isinstance(win_rate(better), Estimate)
+
+
+def test_ties_alone_leave_nothing_to_draw_an_interval_from():
+    """Every comparison comes out as expected, to the last bit; one win among them is enough."""
+    rng = np.random.default_rng(1)
+    ties, first, second = np.full(20, 0.5), np.full(20, "a"), np.full(20, "b")
+    assert "all comparisons came out as expected" in str(bradley_terry(first, second, ties, np.arange(20), rng))
+    ties[3] = 1.0
+    found = bradley_terry(first, second, ties, np.arange(20), rng)
+    assert all(estimate.low < estimate.value < estimate.high for estimate in found.strengths)

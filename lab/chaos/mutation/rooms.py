@@ -47,6 +47,8 @@ TESTS = (
     "tests/test_item_kinds.py", "tests/test_images.py", "tests/test_judging_commands.py", "tests/test_refusals.py",
     "tests/test_requests.py", "tests/test_waiting.py", "tests/test_arranging.py", "tests/test_evaluate.py",
     "tests/test_cli.py", "tests/test_cli_governor.py", "tests/test_cli_run.py", "tests/judge/test_inquiring.py",
+    "tests/judge/test_finishing.py", "tests/judge/test_gathering.py", "tests/judge/test_earlier_jobs.py",
+    "tests/domain/test_probing.py",
 )  # fmt: skip
 """Where the tests are that are to notice; not those of real workers (tests/e2e), which take minutes."""
 LIBRARIES = ("numpy", "scipy.stats", "pandas", "fastapi", "celery", "hypothesis", "schemathesis")
