@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dicast.app.analysis import estimates as student
+from dicast.app.analysis.beside_people import effect_beside_people
 from dicast.app.analysis.combining import combine_mean
-from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown, slope
+from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.means import deviation, estimate, mean
 from dicast.app.analysis.raters import SPARED
 from dicast.app.analysis.scores import DimensionScores, JobScores, VariedItems, figure, is_not_chief
@@ -67,7 +68,6 @@ class ProbeResult:
 
 FEWEST_OF_EACH = 10
 SMALLEST = 1e-9
-WITH_PEOPLE = "least squares, HC3"
 WITH_JUDGES = "least squares within items, clustered by item"
 
 
@@ -93,7 +93,8 @@ def self_preference(job: JobScores, dimension: DimensionScores) -> Iterator[Prob
             yield ProbeResult("self_preference", name, Unknown(reason), None)
             continue
         if _shortage(apart[:, at], is_own[:, at]) is None:
-            yield ProbeResult("self_preference", name, *_with_people(apart[:, at], is_own[:, at]))
+            effect = _with_people(dimension.judges[:, at], is_own[:, at], dimension)
+            yield ProbeResult("self_preference", name, *effect)
             continue
         short = _shortage(dimension.judges[:, at], is_own[:, at])
         nobody = Unknown(short or "there is no other judge to hold it against"), None
@@ -116,15 +117,13 @@ def _shortage(scores: Floats, is_own: Floats) -> str | None:
     return f"{requirement}, and there are {of_own} and {of_others}"
 
 
-def _with_people(apart: Floats, is_own: Floats) -> tuple[Result, float | None]:
-    usable = ~(np.isnan(apart) | np.isnan(is_own))
-    y, x = apart[usable], is_own[usable]
-    if np.ptp(y) < SMALLEST:
+def _with_people(judge: Floats, is_own: Floats, dimension: DimensionScores) -> tuple[Result, float | None]:
+    people = dimension.people
+    scores, own = judge[people.rated], is_own[people.rated]
+    usable = ~(np.isnan(scores) | np.isnan(own) | np.isnan(people.scores).all(axis=1))
+    if np.ptp(scores[usable] - combine_mean(people.scores[usable])) < SMALLEST:
         return Unknown("it is off from people by the same on all texts"), None
-    fit = slope(x, y)
-    if not fit.high - fit.low > SMALLEST:
-        return Unknown("the rated texts leave nothing to draw an interval from"), None
-    return Estimate(fit.value, fit.low, fit.high, len(x), WITH_PEOPLE), fit.p
+    return effect_beside_people(own[usable], scores[usable], people.scores[usable])
 
 
 def _among_judges(scores: Floats, is_own: Floats) -> dict[int, tuple[Result, float | None]]:
@@ -421,31 +420,24 @@ def probe_statistics(
 
 
 def _observed_probes(job: JobScores, dimension: DimensionScores, raters: Mapping[str, Floats]) -> Iterator[ProbeResult]:
-    """Regress the rater's score less people's mean, over the rated items, on what the probe measured.
-
-    People's noise is in the difference alone, so it widens the interval and does not bias the slope, as it would if
-    people's score were a fixed covariate.
-    """
-    people = dimension.people.means(job.items)
+    """Yield what each rater adds for what the probes measured, beside people's score of the same rated items."""
+    people = dimension.people
     for probe, measured in job.probes.items():
-        x = np.log2(measured.clip(1)) if probe == "verbosity" else measured
+        x = (np.log2(measured.clip(1)) if probe == "verbosity" else measured)[people.rated]
         for name, scores in raters.items():
-            yield ProbeResult(probe, name, *_slope(probe, x, scores - people))
+            yield ProbeResult(probe, name, *_added(probe, x, scores[people.rated], people.scores))
 
 
-def _slope(probe: MeasuredProbeName, x: Floats, apart: Floats) -> tuple[Result, float | None]:
-    """Return the slope with its interval (heteroscedasticity-consistent errors HC3, Student's t), and its p."""
-    usable = ~(np.isnan(x) | np.isnan(apart))
-    x, apart = x[usable], apart[usable]
+def _added(probe: MeasuredProbeName, x: Floats, judge: Floats, people: Floats) -> tuple[Result, float | None]:
+    """Return what the judge adds per unit of `x`, with its interval and p, or why that cannot be said."""
+    usable = ~(np.isnan(x) | np.isnan(judge) | np.isnan(people).all(axis=1))
+    x, judge, people = x[usable], judge[usable], people[usable]
     if len(x) < FEWEST:
         return Unknown(f"it needs {FEWEST} items that people rated or more, and there are {len(x)}"), None
     if probe == "formatting" and min((x == 0).sum(), (x == 1).sum()) < FEWEST_OF_A_KIND:
         return Unknown(f"fewer than {FEWEST_OF_A_KIND} of the rated items are marked up, or are not"), None
     if np.ptp(x) < SMALLEST:
         return Unknown("all rated items are equally long"), None
-    if np.ptp(apart) < SMALLEST:
+    if np.ptp(judge - combine_mean(people)) < SMALLEST:
         return Unknown("it is off by the same on all rated items"), None
-    fit = slope(x, apart)
-    if not fit.high - fit.low > SMALLEST:
-        return Unknown("the rated items leave nothing to draw an interval from"), None
-    return Estimate(fit.value, fit.low, fit.high, len(x), "least squares, HC3"), fit.p
+    return effect_beside_people(x, judge, people)

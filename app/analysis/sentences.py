@@ -76,12 +76,11 @@ def _of_ratings(probes: Sequence[ProbeStatistics]) -> Iterator[str]:
     for probe in clear:
         name = "The panel" if probe.voice == "panel" else probe.voice
         yield (
-            f"{name} gives {figure_text(probe.effect)} more for {_OBSERVED[probe.probe]} than people do, "
-            "other things as they are "
-            "here: what goes with it may be the cause."
+            f"{name} gives {difference_text(probe.effect)} for {_OBSERVED[probe.probe]} than for another that these "
+            "raters find as good: what goes with it may be the cause."
         )
     if not clear and any(probe.p is not None for probe in probes):
-        yield "No judge is seen to favour length or marks more than people do."
+        yield "No judge is seen to favour length or marks more than these raters do."
     elif probes and all(probe.p is None for probe in probes):
         yield f"Whether judges favour length or marks {figure_text(probes[0].effect)}."
 
@@ -100,7 +99,7 @@ def _clear(probe: ProbeStatistics) -> str:
     far = difference_text(probe.effect)
     match probe.probe:
         case "self_preference":
-            than = "people do" if probe.against == "people" else "the other judges do"
+            than = "these raters do" if probe.against == "people" else "the other judges do"
             return (
                 f"{_rater(probe)} gives {far} to texts of its own family of models than to others, beside what {than}: "
                 "what goes with the family may be the cause."

@@ -47,7 +47,7 @@ def test_what_is_planted_is_found_and_nothing_else() -> None:
             for kind, planted in (("verbosity", 3.0), ("formatting", 5.0)):
                 effect = found[voice, kind].effect
                 held.append(effect.low <= share * planted <= effect.high)
-        assert found["bent", "verbosity"].p < 0.001 and found["bent", "formatting"].p < 0.05
+        assert found["bent", "verbosity"].p < 0.01 and found["bent", "formatting"].p < 0.05
         false += sum(found["fair", kind].p < 0.05 for kind in ("verbosity", "formatting"))
     assert sum(held) >= 0.9 * len(held)
     assert false <= 2
@@ -55,7 +55,7 @@ def test_what_is_planted_is_found_and_nothing_else() -> None:
 
 
 def test_without_a_bias_the_report_says_so() -> None:
-    assert "No judge is seen to favour length or marks more than people do." in probed(3).summary
+    assert "No judge is seen to favour length or marks more than these raters do." in probed(3).summary
 
 
 @pytest.mark.parametrize(

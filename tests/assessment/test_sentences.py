@@ -364,11 +364,11 @@ def test_the_order_and_the_length_are_told() -> None:
     ]
     long = probe("verbosity", fig(0.3, 0.1, 0.5), 0.01, voice="panel")
     assert list(probe_sentences([long, probe("formatting", fig(0, -1, 1), 0.9)])) == [
-        "The panel gives 0.30 (0.10 to 0.50) more for a text twice as long than people do, other things as they are "
-        "here: what goes with it may be the cause.",
+        "The panel gives 0.30 points more (0.10 to 0.50) for a text twice as long than for another that these raters "
+        "find as good: what goes with it may be the cause.",
     ]
     assert list(probe_sentences([probe("formatting", fig(0, -1, 1), 0.9)])) == [
-        "No judge is seen to favour length or marks more than people do."
+        "No judge is seen to favour length or marks more than these raters do."
     ]
     assert list(probe_sentences([probe("formatting", WHY, None)])) == [
         "Whether judges favour length or marks cannot be said, because only 2 items were rated."
