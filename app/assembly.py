@@ -1,16 +1,14 @@
 """Builds the parts of the pipeline for one worker's event loop and connects them, when the first task needs them.
 
 A job goes from `start.Starter` by `lanes.Lanes` and `plan.Planner` to `messages.Messages`; each of its units from
-`judge.Judge` by `ask.ProviderCaller` and `settle.Outcomes` to `record.Recorder`; its pages and its end to
-`gather.Gatherer`.
+`judge.Judge` to `call.ProviderCaller` and `outcomes.Outcomes`, which writes by `record.Recorder`; its pages and its end
+to `gather.Gatherer`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dicast.app.application import Dicast, app
 from dicast.app.domain.retry import RetryPolicy
@@ -36,7 +34,7 @@ from dicast.app.pipeline.missing_pools import MissingPools
 from dicast.app.pipeline.nonce_key import NonceKey
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
-from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.pools import Deployments, LivingPools, ServedPools
 from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
@@ -45,14 +43,13 @@ from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.reports.html.beside import HtmlWriter
 from dicast.app.submission.rendering import AsyncRenderer
+from dicast.app.tracing import NO_TRACES
 from dicast.config.settings import Settings
 from dicast.workers.admission.pool_state import Outages, PoolHealthReader
 from dicast.workers.nodes.reaper import Reaper
 from dicast.workers.runtime.pool import loop_resource
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching
 from dicast.workers.system.supervision import supervise
-
-T = TypeVar("T")
 
 CLAIM_GRACE_S = 60.0
 """How much longer than its call a claim may last: the time that a worker may need to read and store the answer."""
@@ -65,30 +62,27 @@ class Services:
         assert app.node is not None
         settings, node = app.settings, app.node
         self._client = client = connect_batching(app.store_url)
-        make = _makers(app)
-        self._pools = pools = make(ServedPools)(app)
+        tracer = app.tracer or NO_TRACES
+        self._pools = pools = ServedPools(app, tracer)
         self.ledger = ledger = _ledger(app, client)
         stops, outages = StopStore(client, app.keys), Outages(client, app.keys)
         fail_fast = FailFast(stops, pools, fail_fast=settings.fail_fast, recheck_s=settings.quota_recheck)
         health = PoolHealthReader(client, app.keys)
         living = LivingPools(client, app.keys)
         deployments = Deployments(health, ledger, pools, stops, app.process_metrics, living)
-        self.messages = make(Messages)(app, pools, deployments)
+        self.messages = Messages(app, pools, deployments, tracer)
 
         self._spool = Spool(settings.state_dir, settings.namespace, node.id)
-        recorder = make(Recorder)(ledger, self._spool, app.suspension)
+        recorder = Recorder(ledger, self._spool, app.suspension, tracer)
         reaper = Reaper(app, app.registry, app.keys, own_id=node.id, broker_is_store=app.broker.is_store)
         dead_nodes = DeadNodes(ledger, reaper)
-        attributor = FailureAttributor(outages, fail_fast)
-        outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, attributor, pools)
+        outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, outages, pools)
         self._renderer = AsyncRenderer()
         images = StoredImages(settings.results_dir)
-        caller = ProviderCaller(
-            pools, NonceKey(client, app.keys, settings, app.epoch), outcomes, images, self._renderer
-        )
+        caller = ProviderCaller(pools, NonceKey(client, app.keys, settings, app.epoch), images, self._renderer)
         self.jobs = JobCache(ledger)
-        claimer = make(Claimer)(ledger, recorder, dead_nodes)
-        self.judge = make(Judge)(self.jobs, claimer, fail_fast, pools, caller, outcomes)
+        claimer = Claimer(ledger, recorder, dead_nodes)
+        self.judge = Judge(self.jobs, claimer, fail_fast, pools, caller, outcomes, tracer)
 
         troubles = Troubles(client, app.keys, app.intervals)
         self.faults = JobFaults(troubles, app.ledger)
@@ -97,8 +91,8 @@ class Services:
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
         self.lanes = Lanes(ledger, planner, self.messages, missing_pools, self.faults)
         announcer = Announcer(app, node.name)
-        self.gatherer = make(Gatherer)(
-            ledger, settings.results_dir, pools, stops, announcer, self.faults, _pages(settings)
+        self.gatherer = Gatherer(
+            ledger, settings.results_dir, pools, stops, announcer, self.faults, _pages(settings), tracer
         )
 
         adoption = Adoption(self._spool, recorder, self.messages, app.process_metrics)
@@ -126,16 +120,6 @@ class Services:
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()
-
-
-def _makers(app: Dicast) -> Callable[[type[T]], Callable[..., T]]:
-    """Return a function that gives the class of a part or, where traces are on, a maker of its traced variant."""
-    tracer = app.tracer
-    if tracer is None:
-        return lambda part: part
-    from dicast.app.pipeline.traced import traced_maker  # noqa: PLC0415  (not everybody traces)
-
-    return lambda part: traced_maker(part, tracer)
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:

@@ -13,8 +13,8 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -59,17 +59,69 @@ def tracer(environ: Mapping[str, str]) -> Tracer | None:
     return Tracer(provider)
 
 
-class Tracer:
-    """Makes spans of one provider. A `parent` is a W3C traceparent; one that cannot be read, or '', is none: then the
-    span is a child of the current one, or begins a trace."""
+class AnySpan(Protocol):
+    """A span while it is open (see `opentelemetry.trace.Span`)."""
+
+    def set_attribute(self, key: str, value: Any) -> None: ...
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None: ...
+
+
+class _NoSpan:
+    """Stands for every span while traces are off."""
+
+    def set_attribute(self, key: str, value: Any) -> None: ...
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None: ...
+
+    def __enter__(self) -> _NoSpan:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+_NO_SPAN = _NoSpan()
+
+
+class Traces:
+    """Takes spans, and keeps none: traces are off. A `parent` is a W3C traceparent; one that cannot be read, or '', is
+    none: then the span is a child of the current one, or begins a trace."""
+
+    def span(
+        self, name: str, parent: object = "", *, client: bool = False, **attributes: Value
+    ) -> AbstractContextManager[AnySpan]:
+        """Record a span around the block, which is the current one meanwhile. An exception is recorded by its type
+        alone."""
+        return _NO_SPAN
+
+    def child(self, name: str, **attributes: Value) -> AbstractContextManager[AnySpan]:
+        """Record a span around the block if it is within another one."""
+        return _NO_SPAN
+
+    def past(self, name: str, from_s: float, to_s: float, **attributes: Value) -> None:
+        """Record a child of the current span that has ended already; instants are Unix times."""
+
+    def header(self, parent: str) -> dict[str, Value]:
+        """Return what a message carries so that its work is a child of the current span, or of `parent`."""
+        return {}
+
+
+NO_TRACES = Traces()
+
+
+class Tracer(Traces):
+    """Makes spans of one provider."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider, self._tracer = provider, provider.get_tracer("dicast")
 
+    def span(
+        self, name: str, parent: object = "", *, client: bool = False, **attributes: Value
+    ) -> AbstractContextManager[AnySpan]:
+        return self._span(name, parent, attributes, client=client)
+
     @contextmanager
-    def span(self, name: str, parent: object = "", *, client: bool = False, **attributes: Value) -> Iterator[Span]:
-        """Record a span around the block, which is the current one meanwhile. An exception is recorded by its type
-        alone."""
+    def _span(
+        self, name: str, parent: object, attributes: Mapping[str, Value], *, client: bool = False
+    ) -> Iterator[Span]:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         with self._tracer.start_as_current_span(
@@ -82,8 +134,13 @@ class Tracer:
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
 
+    def child(self, name: str, **attributes: Value) -> AbstractContextManager[AnySpan]:
+        return self._span(name, "", attributes) if current() else _NO_SPAN
+
+    def header(self, parent: str) -> dict[str, Value]:
+        return {HEADER: current() or parent, PUBLISHED: round(time.time(), 3)}
+
     def past(self, name: str, from_s: float, to_s: float, **attributes: Value) -> None:
-        """Record a child of the current span that has ended already; instants are Unix times."""
         span = self._tracer.start_span(name, attributes=_dotted(attributes), start_time=_ns(min(from_s, to_s)))
         span.end(_ns(to_s))
 

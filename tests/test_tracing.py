@@ -25,7 +25,7 @@ from opentelemetry.trace import StatusCode
 
 from dicast.app import tracing
 from dicast.app.domain.opinion import FailureKind, Usage
-from dicast.app.pipeline.traced import TracedProvider
+from dicast.app.pipeline.pools import TracedProvider
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.tracing import Tracer, current, trace_of, tracer
 from dicast.config.pools import PoolSpec
@@ -62,13 +62,16 @@ def test_traces_are_off_unless_an_endpoint_is_named(environ: dict[str, str]) -> 
 
 
 def test_nothing_of_it_is_loaded_while_they_are_off() -> None:
-    """Nor is any part of the pipeline another one than without traces. (redis loads some of OpenTelemetry itself.)"""
+    """(redis loads some of OpenTelemetry itself.)"""
     script = (
         "import os, sys; os.environ['REDIS_URL'] = 'redis://127.0.0.1:1/0'\n"
-        "import dicast.app.assembly as assembly; from dicast.app.application import app\n"
-        "from dicast.app.pipeline.judge import Judge\n"
-        "assert app.tracer is None and assembly._makers(app)(Judge) is Judge\n"
-        "ours = ('opentelemetry.exporter', 'opentelemetry.sdk.trace', 'dicast.app.pipeline.traced')\n"
+        "import dicast.app.assembly; from dicast.app.application import app\n"
+        "from dicast.app.tracing import NO_TRACES\n"
+        "assert app.tracer is None\n"
+        "with NO_TRACES.span('judge', client=True, job='j') as span, NO_TRACES.child('record'):\n"
+        "    span.set_attribute('a', 1); span.set_attributes({'b': 2}); NO_TRACES.past('lease wait', 1.0, 2.0)\n"
+        "assert NO_TRACES.header('00-1-2-01') == {}\n"
+        "ours = ('opentelemetry.exporter', 'opentelemetry.sdk.trace')\n"
         "print([name for name in sys.modules if name.startswith(ours)])"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
@@ -116,6 +119,20 @@ def test_a_span_is_a_child_of_what_it_is_told_else_of_the_current_one(
     assert parents["root"] == 0
     assert (spans["past"].start_time, spans["past"].end_time) == (10_000_000_000, 12_500_000_000)
     assert spans["outer"].attributes == {"dicast.pool": "p"}
+
+
+def test_a_child_is_recorded_within_another_span_alone(kept: tuple[Tracer, InMemorySpanExporter]) -> None:
+    tracer, exporter = kept
+    with tracer.child("record"):
+        pass
+    assert exporter.get_finished_spans() == ()
+    with tracer.span("judge"), tracer.child("record", results=2):
+        header = tracer.header(PARENT)
+    record, judge = exporter.get_finished_spans()
+    assert record.parent and judge.context and record.parent.span_id == judge.context.span_id
+    assert record.attributes == {"dicast.results": 2}
+    assert str(header["traceparent"]).split("-")[1] == f"{judge.context.trace_id:032x}"
+    assert tracer.header(PARENT)["traceparent"] == PARENT
 
 
 def test_what_is_raised_is_told_by_its_type_alone(kept: tuple[Tracer, InMemorySpanExporter]) -> None:

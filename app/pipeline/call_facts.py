@@ -1,13 +1,16 @@
-"""The facts of one call, and what is reported about it to the ledger, the log and the pool's governor.
+"""The facts of one call, how it ended, and what is reported about it to the ledger, the log and the pool's governor.
 
 A judge may be asked at several places (`places_of`); a place is a pool's model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
 from pydantic_core import to_json
@@ -33,9 +36,9 @@ NO_ANSWER = 0
 SUMMARY_CHARS = 200
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Call:
-    """One call's facts, from the claim to its end."""
+    """One call's facts, as they are when its units are claimed."""
 
     ref: PageRef
     token: MessageId
@@ -47,34 +50,32 @@ class Call:
     dimensions: Sequence[Dimension]
     claims: Sequence[Claim]
     replicate: int
-    model: str = ""
-    latency_s: float = 0.0
-    usage: Usage = field(default_factory=Usage)
     ends_at: float = math.inf
     """The deadline of the call, on the event loop's clock."""
     probe: bool = False
     """Whether the call probes a pool that was down when the call was admitted."""
-    summary: str = ""
-    """The outcome, for people who look at the task. Contains no text of the item or the judge, and no key."""
-    errors: list[ErrorKind] = field(default_factory=list)
-    """The kinds of errors with which its units have ended. Copies of this call share the list."""
-    swapped: bool | None = field(init=False)
-    """Whether the judge is shown a pair's texts in the other order."""
-    shown_item: Item = field(init=False)
-    """The item as the judge of this call sees it."""
 
-    def __post_init__(self) -> None:
-        self.swapped = self.job.spec.is_swapped(self.replicate)
-        self.shown_item = self.item.swapped() if self.swapped else self.item
-        if self.item.opinions is not None:
-            visible = matching_opinions(
-                self.item.opinions, self.replicate, [dimension.id for dimension in self.dimensions]
-            )
-            self.shown_item = self.shown_item.model_copy(update={"opinions": visible})
+    @cached_property
+    def swapped(self) -> bool | None:
+        """Whether the judge is shown a pair's texts in the other order."""
+        return self.job.spec.is_swapped(self.replicate)
+
+    @cached_property
+    def shown_item(self) -> Item:
+        """The item as the judge of this call sees it."""
+        shown = self.item.swapped() if self.swapped else self.item
+        if self.item.opinions is None:
+            return shown
+        names = [dimension.id for dimension in self.dimensions]
+        return shown.model_copy(update={"opinions": matching_opinions(self.item.opinions, self.replicate, names)})
+
+    @property
+    def lane(self) -> Lane:
+        return self.job.lanes[self.ref.lane]
 
     @property
     def item_number(self) -> int:
-        return self.job.lanes[self.ref.lane].unit(self.token.position).item
+        return self.lane.unit(self.token.position).item
 
     @property
     def is_chief(self) -> bool:
@@ -85,8 +86,13 @@ class Call:
     def label(self) -> str:
         return batch_label(self.dimensions)
 
-    def summarize(self, text: str) -> None:
-        self.summary = text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 3]}..."
+    def dimension(self, claim: Claim) -> Dimension:
+        """Return the dimension that a claimed unit asks about."""
+        return self.job.spec.dimensions[self.lane.unit(claim.position).dimension]
+
+    def of(self, claims: Sequence[Claim]) -> Call:
+        """Return the same call, of some of its units alone."""
+        return replace(self, claims=claims, dimensions=[self.dimension(claim) for claim in claims])
 
     def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
         """Write one log line about this call, or about one of its dimensions."""
@@ -95,9 +101,10 @@ class Call:
             pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
-    def scored_result(self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage) -> UnitResult:
-        """Return a unit's opinion in the form that the ledger stores."""
-        score = unswapped_score(verdict.score, swapped=self.swapped)
+    def scored_result(self, claim: Claim, verdict: Judgment, usage: Usage, answer: Answered) -> UnitResult:
+        """Return a unit's opinion in the form that the ledger stores; `usage` is its share of the answer's."""
+        dimension = self.dimension(claim)
+        score = unswapped_score(verdict.score, swapped=True) if self.swapped else verdict.score
         opinion = Opinion(
             judge=self.agent.name,
             criterion_id=dimension.id,
@@ -110,10 +117,10 @@ class Call:
             argument=verdict.argument,
             dissent=verdict.dissent,
             cited_evidence=list(verdict.cited_evidence),
-            model=self.model,
+            model=answer.model,
             pool=self.pool,
             usage=usage,
-            latency_s=round(self.latency_s, 4),
+            latency_s=round(answer.latency_s, 4),
             attempts=claim.attempts + 1,
             metadata=kept_metadata(self.job, self.item),
             probe=self.item.probe,
@@ -122,22 +129,170 @@ class Call:
         return self._with_mark(result, mark_of(score, dimension.scale.min)) if self.job.keeps_scoreboard else result
 
     def error_result(
-        self, claim: Claim, dimension: Dimension, kind: ErrorKind, message: str, argument: str, *,
-        attempts: int, calls: int, elapsed_s: float, status_code: int | None, model: str,
+        self, claim: Claim, kind: ErrorKind, message: str, argument: str, *, attempts: int, calls: int,
+        elapsed_s: float, status_code: int | None, model: str, latency_s: float = 0.0,
     ) -> UnitResult:  # fmt: skip
-        """Return a unit's error in the form that the ledger stores, and note its kind."""
-        self.errors.append(kind)
+        """Return a unit's error in the form that the ledger stores."""
         content = unscored(
-            self.job, self.agent, dimension, self.item, self.replicate, kind=kind, message=message, argument=argument,
-            attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code, model=model,
-            pool=self.pool, latency_s=self.latency_s,
+            self.job, self.agent, self.dimension(claim), self.item, self.replicate, kind=kind, message=message,
+            argument=argument, attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code,
+            model=model, pool=self.pool, latency_s=latency_s,
         )  # fmt: skip
+        return self.unscored_result(claim, content)
+
+    def unscored_result(self, claim: Claim, content: bytes) -> UnitResult:
+        """Return the result of a unit that ends with an error, from its payload."""
         result = UnitResult(claim.position, claim.fence, content, scored=False)
         return self._with_mark(result, ENDED) if self.job.keeps_scoreboard else result
 
     def _with_mark(self, result: UnitResult, mark: int) -> UnitResult:
         """Add the place and the mark that the job's score board needs."""
-        return result._replace(place=self.job.place(self.job.lanes[self.ref.lane], result.position), mark=mark)
+        return result._replace(place=self.job.place(self.lane, result.position), mark=mark)
+
+
+# ---------------------------------------------------------------------- how a call ended
+class Delay(Enum):
+    """Why a call is not made now; its units come again, and nothing counts as paid. The text is for people."""
+
+    NO_LEASE = "waits for a lease"
+    SHORT_LEASE = "waits for a longer lease"
+    FORBIDDEN = "waits: it was revoked, or its worker stops"
+    NO_RENDERER = "waits for the process that renders templates"
+    NO_MONEY = "waits for money"
+    ELSEWHERE = "goes elsewhere"
+    ONE_BY_ONE = "asked one by one"
+
+
+class NoCall(Enum):
+    """Why a unit ends without a call: the kind of its error, and the words for people. A unit that is not needed ends
+    without an error. For `STOPPED` and `NO_POOL`, kind and words are those of the stop and of the rejection."""
+
+    CANCELLED = ErrorKind.CANCELLED, "the job was cancelled"
+    REVOKED = ErrorKind.CANCELLED, "it was revoked"
+    POISON = ErrorKind.LOST, "the workers that tried it died"
+    SPENT = ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"
+    EXPIRED = ErrorKind.DEADLINE, "its deadline has passed"
+    UNKNOWN = ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"
+    STOPPED = ErrorKind.NOT_ASKED, "the job has stopped asking there"
+    NO_POOL = ErrorKind.REJECTED, "no worker knows its pool"
+    NO_OPINIONS = ErrorKind.NOT_ASKED, "no other judge has an opinion"
+    NOT_NEEDED = ErrorKind.NOT_ASKED, "the judges before had settled it"
+
+    @property
+    def kind(self) -> ErrorKind:
+        return self.value[0]
+
+    @property
+    def words(self) -> str:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The provider has answered. Units of the call that are not in `opinions` were left out of a batch, or their part
+    of it was refused."""
+
+    opinions: Mapping[Claim, Judgment]
+    model: str
+    usage: Usage
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The call failed, or could not be made at all (`was_made`). An answer that was refused has been paid for with
+    `usage`."""
+
+    failure: ProviderFailure
+    latency_s: float = 0.0
+    usage: Usage | None = None
+    was_made: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The open call was cut without an answer: its worker stops, has to hand its units back, or they were revoked.
+    `cancelled` is what ended the task, if it was not the call alone that was cut."""
+
+    latency_s: float
+    cancelled: asyncio.CancelledError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotMade:
+    """The call is not made now. The same message comes again after `delay_s`, or each unit by itself."""
+
+    why: Delay
+    delay_s: float = 0.0
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """The call is not made, and its units end."""
+
+    why: NoCall
+    kind: ErrorKind
+    words: str
+    status_code: int | None = None
+    model: str = ""
+    pool: str = ""
+
+    @classmethod
+    def because(cls, why: NoCall, *, model: str = "", pool: str = "", detail: str = "") -> Unasked:
+        """Return the end for a reason that needs no more than the pool's state as a detail, if that is known."""
+        return cls(why, why.kind, "; ".join(filter(None, (why.words, detail))), model=model, pool=pool)
+
+    @classmethod
+    def stopped(cls, stop: Stop) -> Unasked:
+        """Return the end of units of a job that has stopped asking at a place."""
+        return cls(NoCall.STOPPED, stop.kind, stop.reason, stop.status_code, stop.model, stop.pool)
+
+    @classmethod
+    def rejected(cls, failure: ProviderFailure, model: str, pool: str) -> Unasked:
+        """Return the end of units whose pool no worker knows."""
+        return cls(NoCall.NO_POOL, ErrorKind.REJECTED, failure.message, failure.status_code, model, pool)
+
+    @property
+    def message(self) -> str:
+        """The message of the error that is recorded."""
+        return f"not asked: {self.words}" if self.why in (NoCall.STOPPED, NoCall.NO_OPINIONS) else self.words
+
+
+Outcome = Answered | Failed | Cut | NotMade | Unasked
+"""How a call whose units are claimed has ended: all that is needed to settle them."""
+
+
+# ---------------------------------------------------------------------- what is stored
+def unasked_payload(
+    job: JobRecord, lane: Lane, position: int, item: Item, unasked: Unasked, *, attempts: int = 0, calls: int = 0,
+    elapsed_s: float = 0.0,
+) -> bytes:  # fmt: skip
+    """Return the result of a unit that ends without a call. `attempts` and `calls` were made before, within
+    `elapsed_s`; there are none if the unit was not even published."""
+    unit = lane.unit(position)
+    agent, dimension = job.spec.agents[unit.agent], job.spec.dimensions[unit.dimension]
+    if unasked.why is not NoCall.NOT_NEEDED:
+        return unscored(
+            job, agent, dimension, item, unit.replicate, kind=unasked.kind, message=unasked.message,
+            argument=f"Not evaluated: {unasked.words}", attempts=attempts, calls=calls, elapsed_s=elapsed_s,
+            status_code=unasked.status_code, model=unasked.model, pool=unasked.pool,
+        )  # fmt: skip
+    opinion = Opinion(
+        judge=agent.name,
+        criterion_id=dimension.id,
+        item_id=item.id,
+        replicate=unit.replicate,
+        swapped=job.spec.is_swapped(unit.replicate),
+        score=None,
+        not_needed=True,
+        probe=item.probe,
+        argument=f"Not asked: {unasked.words}",
+        model="",
+        attempts=0,
+        metadata=kept_metadata(job, item),
+    )
+    return payload(opinion, None)
 
 
 def unscored(
@@ -208,6 +363,11 @@ def failure_counters(failure: ProviderFailure) -> dict[str, int]:
     }
 
 
+def token_counters(usage: Usage) -> dict[str, int]:
+    """Return the job's counters for the tokens of an answer."""
+    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
+
+
 def payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
     """Serialise the outcome of a unit for the ledger, without null values (see `opinion_of`)."""
     # Not orjson: its result keeps the whole 4 KB buffer alive, and the recorder keeps results for a while.
@@ -237,31 +397,48 @@ def places_of(job: JobRecord, lane: Lane, agent: int, models: Models) -> list[st
     return [place(pool, models.model(deployment)) for pool, deployment in choices]
 
 
+NOTHING_TO_DO = "nothing to do"
+
+
 @dataclass(frozen=True, slots=True)
 class NextSteps:
     """What the task has to do next.
 
     `counts` is False while the unit has not ended: the chord must not count it yet. `summary` is the outcome, for
-    people. With `retry` the same message comes again at its time. `errors` are the kinds of errors with which the units
-    ended.
+    people; it contains no text of the item or the judge, and no key. With `retry` the same message comes again at its
+    time. `errors` are the kinds of errors with which the units ended.
     """
 
     counts: bool
     follow_ups: Sequence[MessageId] = ()
     plan: bool = False
     gather: bool = False
-    summary: str = "nothing to do"
+    summary: str = NOTHING_TO_DO
     retry: bool = False
     errors: Sequence[ErrorKind] = ()
 
     @classmethod
-    def after(cls, recorded: Recorded | None, *, counts: bool = True) -> NextSteps:
-        """Return the steps that follow from the ledger's answer to a write; None means that nothing was written."""
-        if recorded is None:
-            return cls(counts)
+    def after(cls, recorded: Recorded, summary: str, errors: Sequence[ErrorKind] = ()) -> NextSteps:
+        """Return the steps that follow from the ledger's answer to a write."""
         # The chord counts the task with the newest claim only.
-        counts = counts and not {WriteVerdict.STALE, WriteVerdict.GONE}.issuperset(recorded.written)
-        return cls(counts, plan=recorded.plan, gather=recorded.gather)
+        counts = not {WriteVerdict.STALE, WriteVerdict.GONE}.issuperset(recorded.written)
+        return cls(counts, plan=recorded.plan, gather=recorded.gather, summary=shortened(summary), errors=errors)
+
+    def following(self, earlier: NextSteps) -> NextSteps:
+        """Return these steps of a message together with those of a write before, for others of its units."""
+        words = [steps.summary for steps in (earlier, self) if steps.summary != NOTHING_TO_DO]
+        return replace(
+            self,
+            plan=self.plan or earlier.plan,
+            gather=self.gather or earlier.gather,
+            summary=shortened("; ".join(words)) or NOTHING_TO_DO,
+            errors=(*earlier.errors, *self.errors),
+        )
+
+
+def shortened(text: str) -> str:
+    """Return a summary, cut to `SUMMARY_CHARS`."""
+    return text if len(text) <= SUMMARY_CHARS else f"{text[: SUMMARY_CHARS - 3]}..."
 
 
 TASK_END = "task_end"

@@ -43,6 +43,7 @@ from dicast.app.reports import files
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.stored_items import keeps_ratings, set_aside, write_items
+from dicast.app.tracing import NO_TRACES, Traces
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +94,10 @@ class Gatherer:
 
     def __init__(
         self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces, faults: Cancels,
-        html: WritesHtml | None = None,
+        html: WritesHtml | None = None, tracer: Traces = NO_TRACES,
     ) -> None:  # fmt: skip
         """Without `html`, no HTML report is written."""
+        self._tracer = tracer
         self._ledger, self._results_dir = ledger, results_dir
         self._models, self._stops, self._announcer = models, stops, announcer
         self._faults, self._html = faults, html
@@ -106,6 +108,11 @@ class Gatherer:
     async def gather(self, ref: PageRef) -> GatherResult:
         """Move a page whose units have all ended to its files. Does nothing for a page that has open units, was
         gathered before, or belongs to an earlier job of this id."""
+        job = await self._ledger.job(ref.job) if self._tracer is not NO_TRACES else None
+        with self._tracer.span("gather page", job.traceparent if job else "", job=ref.job, page=ref.place):
+            return await self._gather(ref)
+
+    async def _gather(self, ref: PageRef) -> GatherResult:
         stages = await self._ledger.lane_stages(ref)
         page = await self._ledger.take_page(ref) if stages else None
         if page is None:

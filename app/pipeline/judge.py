@@ -1,35 +1,53 @@
-"""Does the work of one message: claims its units and has them called, unless they end without a call.
+"""Does the work of one message: claims its units, has them called unless they end without a call, and settles them.
+
+`Judge` enters each part once: `Claimer.claim`, `ProviderCaller.call` (call.py), which returns how the call ended and
+writes nothing, and `Outcomes.settle` (outcomes.py), which writes.
 
 The guarantees rest on this order: the claim is written before the call (it records the intent to pay), the lease is
-given back as soon as the call has ended (`call.py`), and the result is written with the claim's fence (`outcomes.py`).
-An unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored at once
-is kept on disk meanwhile.
+given back as soon as the call has ended and before anything is written, and the result is written with the claim's
+fence. An unavailable store is waited for; it never turns an answer into a failure, and a result that cannot be stored
+at once is kept on disk meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import FailureKind
-from dicast.app.domain.plan import Stop, Unit
+from dicast.app.domain.plan import Unit
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
 from dicast.app.pipeline.call import ProviderCaller
-from dicast.app.pipeline.call_facts import Call, Models, NextSteps, places_of
+from dicast.app.pipeline.call_facts import (
+    Answered,
+    Call,
+    Cut,
+    Delay,
+    Failed,
+    Models,
+    NextSteps,
+    NotMade,
+    Outcome,
+    Unasked,
+    places_of,
+)
 from dicast.app.pipeline.outcomes import UNCLAIMABLE, Outcomes
-from dicast.app.pipeline.pool_trouble import FailFast
+from dicast.app.pipeline.pool_trouble import FailFast, WaitForMoney
 from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
+from dicast.app.tracing import NO_TRACES, AnySpan, Traces, trace_of
 from dicast.workers.admission.request import Lease
 
 logger = logging.getLogger(__name__)
@@ -110,9 +128,10 @@ class Judge:
         models: Models,
         caller: ProviderCaller,
         outcomes: Outcomes,
+        tracer: Traces = NO_TRACES,
     ) -> None:
         self._jobs, self._claimer, self._fail_fast = jobs, claimer, fail_fast
-        self._models, self._caller, self._outcomes = models, caller, outcomes
+        self._models, self._caller, self._outcomes, self._tracer = models, caller, outcomes, tracer
         self._working: set[tuple[PageRef, int]] = set()
 
     async def judge(
@@ -139,8 +158,11 @@ class Judge:
             self._working |= mine
             try:
                 probe = lease is not None and lease.probe
-                call = await self._claim(_MessageWork(job, ref, token, deployment, came_back, early, probe), free)
-                return call if isinstance(call, NextSteps) else await self._make_call(call, lease, rejection)
+                work = _MessageWork(job, ref, token, deployment, came_back, early, probe)
+                with self._span(work, lease) as span:
+                    steps = await self._do(work, free, lease, rejection)
+                    span.set_attribute("dicast.outcome", steps.summary)
+                    return steps
             finally:
                 self._working -= mine
         finally:
@@ -151,66 +173,92 @@ class Judge:
         """Whether this process is working on the unit."""
         return (ref, position) in self._working
 
-    async def _claim(self, work: _MessageWork, positions: Sequence[int]) -> Call | NextSteps:
-        """Claim units. Return the call to be made for those that may be called, or the next steps if there is none.
-        Units that end without a call are ended here."""
+    async def _do(
+        self, work: _MessageWork, positions: Sequence[int], lease: Lease | None, rejection: ProviderFailure | None
+    ) -> NextSteps:
+        """Claim units, end those that get no call, have the others called if that is worth it, and settle them."""
+        claimed = await self._claim(work, positions)
+        if claimed is None:
+            return NextSteps(counts=True)
+        call, claims = claimed
+        ended = await self._end_unclaimable(call, claims)
+        if not call.claims:
+            return ended
+        outcome: Outcome | None = None
+        try:
+            if rejection is not None:
+                outcome = Unasked.rejected(rejection, self._models.model(call.deployment), call.pool)
+            else:
+                outcome = await self._reason_not_to_call(call, leased=lease is not None)
+            if outcome is None:
+                outcome = await self._caller.call(call, lease)
+            if lease is not None:
+                lease.release()  # before anything is written: other units wait for it
+            if isinstance(outcome, Cut) and outcome.cancelled is not None:
+                # The worker stops: hand the units back, so that they need not wait for the proof of a death.
+                await asyncio.shield(self._outcomes.settle(call, outcome))
+                raise outcome.cancelled
+            steps = await self._outcomes.settle(call, outcome)
+        except Exception as error:
+            # A fault of this program must not leave the units claimed by a task that has ended.
+            logger.exception("job %s, unit %s.%s.%s", call.ref.job, call.ref.lane, call.ref.page, call.token)
+            was_made = isinstance(outcome, Answered | Cut) or (isinstance(outcome, Failed) and outcome.was_made)
+            failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
+            steps = await self._outcomes.settle(call, Failed(failure, was_made=was_made))
+        return steps.following(ended)
+
+    async def _claim(self, work: _MessageWork, positions: Sequence[int]) -> tuple[Call, Sequence[Claim]] | None:
+        """Claim units. Return the call of those that may be called, and all claims; None if the page is gone."""
         job, ref, token = work.job, work.ref, work.token
         unit = job.lanes[ref.lane].unit(token.position)
         choices = job.spec.agents[unit.agent].choices
         if not 0 <= work.deployment < len(choices):
             raise LookupError(f"{ref}.{token} names deployment {work.deployment} of {len(choices)}")
-        state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=work.early)
-        if work.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
-            state, item, claims = await self._claimer.claim_from_dead_owner(ref, token, positions, unit.item)
+        with self._tracer.span("claim") as span:
+            state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=work.early)
+            if work.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
+                state, item, claims = await self._claimer.claim_from_dead_owner(ref, token, positions, unit.item)
+            span.set_attribute("dicast.answers", sorted({claim.verdict.value for claim in claims}))
         if state is None or item is None:
-            return NextSteps(counts=True)
+            return None
         run = [c for c in claims if c.verdict is ClaimVerdict.RUN]
-        call = _call(work, unit, choices[work.deployment], item, run)
-        if len(run) == len(claims):
-            return call
-        steps = await self._end_unclaimable(call, claims)
-        return call if run else steps
+        return _call(work, unit, choices[work.deployment], item, run), claims
 
     async def _end_unclaimable(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
         """End the units that get no call, and return the next steps for a message of which nothing is to be called."""
-        ended = [c for c in claims if c.verdict in UNCLAIMABLE]
-        recorded = await self._outcomes.end_unclaimable(call, ended) if ended else None
         settled = all(c.verdict is ClaimVerdict.DONE or c.verdict in UNCLAIMABLE for c in claims)
-        return replace(
-            NextSteps.after(recorded, counts=settled),
-            summary=call.summary or "nothing to do",
-            errors=tuple(call.errors),
-        )
+        ended = [c for c in claims if c.verdict in UNCLAIMABLE]
+        if not ended:
+            return NextSteps(counts=settled)
+        steps = await self._outcomes.end_unclaimable(call, ended)
+        return replace(steps, counts=steps.counts and settled)
 
-    async def _make_call(self, call: Call, lease: Lease | None, rejection: ProviderFailure | None) -> NextSteps:
-        """Have the call made if it is worth making, and settle its units otherwise."""
-        if rejection is not None:
-            return await self._outcomes.rejected(call, rejection)
-        try:
-            model = self._models.model(call.deployment)
-            stop = await self._fail_fast.stop_or_wait(call.job, call.pool, model, leased=lease is not None)
-            if stop is None:
-                steps = await self._caller.make(call, lease)
-            elif isinstance(stop, Stop) and self._fail_fast.asks_at(call.job, self._places(call)):
-                call.summarize(f"goes elsewhere: {stop.reason}")
-                steps = await self._outcomes.defer_unpaid(call, 0.0)
-            else:
-                if lease is not None:
-                    lease.release()
-                steps = await self._outcomes.stopped(call, stop)
-            return replace(steps, summary=call.summary or "waits for a lease", errors=tuple(call.errors))
-        except Exception as error:
-            # A fault of this program must not leave the unit claimed by a task that has ended.
-            logger.exception("job %s, unit %s.%s.%s", call.ref.job, call.ref.lane, call.ref.page, call.token)
-            # A latency is set when a call has ended; without one the call may not have been made.
-            was_made = call.latency_s > 0.0
-            failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
-            steps = await self._outcomes.failed(call, failure, 0.0, {"calls": int(was_made)}, was_made=was_made)
-            return replace(steps, summary=call.summary, errors=tuple(call.errors))
+    async def _reason_not_to_call(self, call: Call, *, leased: bool) -> Outcome | None:
+        """Return how a call ends that is not worth making; None if it is."""
+        model = self._models.model(call.deployment)
+        stop = await self._fail_fast.stop_or_wait(call.job, call.pool, model, leased=leased)
+        if stop is None:
+            return None
+        if isinstance(stop, WaitForMoney):
+            return NotMade(Delay.NO_MONEY, stop.delay_s, stop.words(call.pool))
+        agent = call.lane.unit(call.token.position).agent
+        if self._fail_fast.asks_at(call.job, places_of(call.job, call.lane, agent, self._models)):
+            return NotMade(Delay.ELSEWHERE, words=f"{Delay.ELSEWHERE.value}: {stop.reason}")
+        return Unasked.stopped(stop)
 
-    def _places(self, call: Call) -> list[str]:
-        lane = call.job.lanes[call.ref.lane]
-        return places_of(call.job, lane, lane.unit(call.token.position).agent, self._models)
+    @contextlib.contextmanager
+    def _span(self, work: _MessageWork, lease: Lease | None) -> Iterator[AnySpan]:
+        """Record one message's work, and beside it the time for which it waited for its lease."""
+        ref = work.ref
+        parent, published = trace_of(lease.unit.labels if lease is not None else {})
+        with self._tracer.span(
+            "judge", parent or work.job.traceparent, job=ref.job, unit=f"{ref.lane}.{ref.page}.{work.token}",
+            came_back=work.came_back,
+        ) as span:  # fmt: skip
+            if lease is not None:
+                span.set_attribute("dicast.pool", lease.unit.pool)
+                self._tracer.past("lease wait", published, time.time(), pool=lease.unit.pool)
+            yield span
 
 
 def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:

@@ -26,6 +26,7 @@ from dicast.app.domain.plan import Choice, Lane, batch_label
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
+from dicast.app.tracing import NO_TRACES, Traces
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, SENT
 from dicast.workers.store.connection import is_passing
 
@@ -88,16 +89,18 @@ class Sender(Protocol):
 class Messages:
     """Sends the pipeline's messages from a worker's event loop. Publishing blocks, so it is done in threads."""
 
-    def __init__(self, app: Celery, models: Models, chooser: Chooser) -> None:
-        self._app, self._models, self._chooser = app, models, chooser
+    def __init__(self, app: Celery, models: Models, chooser: Chooser, tracer: Traces = NO_TRACES) -> None:
+        self._app, self._models, self._chooser, self._tracer = app, models, chooser, tracer
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Send a page's chord: one header task for each message, and the body that gathers the page."""
-        if page.tokens:
-            choices = await self._chooser.choose(job, page.ref, page.lane, page.tokens)
-            await _send_with_retries(f"page {page.ref}", self._publish, job, page, choices)
-        else:  # all its units had their results before the job was resumed
-            await self.gather(page.ref)
+        place, messages = page.ref.place, len(page.tokens)
+        with self._tracer.span("publish page", job.traceparent, job=job.id, page=place, messages=messages):
+            if page.tokens:
+                choices = await self._chooser.choose(job, page.ref, page.lane, page.tokens)
+                await _send_with_retries(f"page {page.ref}", self._publish, job, page, choices)
+            else:  # all its units had their results before the job was resumed
+                await self.gather(page.ref)
 
     def _publish(self, job: JobRecord, page: PageMessages, choices: Mapping[MessageId, Choice]) -> None:
         """Send the chord as Celery's `chord(header)(body)` does, but through one producer, in one round trip where the
@@ -198,6 +201,7 @@ class Messages:
             "input_tokens": input_tokens(judge, dimensions, item_chars),
             "output_tokens": batch_max_tokens(judge, len(dimensions)) if token.batch else judge.max_tokens,
             SENT: round(time.time(), 3),
+            **self._tracer.header(job.traceparent),
         }
         if choice.elsewhere:
             header["elsewhere"] = True

@@ -32,8 +32,7 @@ from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, Scoreboard, mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
-from dicast.app.pipeline.call_facts import Models, Stops, places_of
-from dicast.app.pipeline.outcomes import no_opinions_payload, not_needed_payload, stopped_payload
+from dicast.app.pipeline.call_facts import Models, NoCall, Stops, Unasked, places_of, unasked_payload
 from dicast.app.pipeline.question import JobQuestions
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports.files import read_page
@@ -64,7 +63,8 @@ def skipped_results(
         if judgment not in needed:  # the same for all replicates
             needed[judgment] = is_needed(job.spec, stages, board, unit, items[unit.item].id)
         if not needed[judgment] and position not in results:
-            skipped[position] = not_needed_payload(job, lane, position, items[unit.item])
+            why = Unasked.because(NoCall.NOT_NEEDED)
+            skipped[position] = unasked_payload(job, lane, position, items[unit.item], why)
     return skipped
 
 
@@ -83,7 +83,8 @@ def no_opinions_results(
             and position not in results
             and chief.has_no_opinion(opinions, unit.replicate, criterion)
         ):
-            ended[position] = no_opinions_payload(job, lane, position, items[unit.item])
+            why = Unasked.because(NoCall.NO_OPINIONS)
+            ended[position] = unasked_payload(job, lane, position, items[unit.item], why)
     return ended
 
 
@@ -367,7 +368,7 @@ class Planner:
         no_opinions = no_opinions_results(job, lane, items, positions, results)
         results |= no_opinions
         stopped = {
-            position: stopped_payload(job, lane, position, items[unit.item], stops[unit.agent])
+            position: unasked_payload(job, lane, position, items[unit.item], Unasked.stopped(stops[unit.agent]))
             for position in (positions if stops else ())
             if (unit := lane.unit(position)).agent in stops and position not in results
         }

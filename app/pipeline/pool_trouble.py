@@ -29,7 +29,7 @@ from dicast.app.domain.opinion import RATE_LIMITS, ErrorKind, FailureKind
 from dicast.app.domain.plan import Stop, place
 from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.troubles import StopStore
-from dicast.app.pipeline.call_facts import Call, Models, places_of
+from dicast.app.pipeline.call_facts import Models, places_of
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.pool_state import UNITS_SURE, PoolCondition
@@ -48,6 +48,10 @@ class WaitForMoney:
     """No call is made now; the unit comes again after `delay_s`, when the account may have money."""
 
     delay_s: float
+
+    def words(self, pool: str) -> str:
+        """Return why the unit waits, for people."""
+        return f"waits {self.delay_s:.0f} s: the account of pool {pool!r} has no money left"
 
 
 @dataclass(slots=True)
@@ -189,46 +193,35 @@ class Attribution(NamedTuple):
     breaker_open_s: float
 
 
-class FailureAttributor:
-    """Attributes failures on one event loop. Waits for the store while it is unavailable.
+UNIT_FAILED = Attribution(pool_down=False, breaker_open_s=0.0)
+
+
+def may_concern_pool(failure: ProviderFailure, *, probe: bool) -> bool:
+    """Return whether the state of the pool matters for what follows from a failure."""
+    return failure.kind in OUTAGE_KINDS and (probe or failure.kind not in RATE_LIMITS)
+
+
+def attribute(failure: ProviderFailure, condition: PoolCondition, *, probe: bool, model_broken: bool) -> Attribution:
+    """Decide whether a failure that may concern the pool is its unit's or its pool's.
 
     While a pool is down, one call at a time probes it. The failure of a probe says nothing about its unit and must not
     spend its attempts, or an outage would use up the units of a job one after the other. Rules, first match wins:
 
     1. The call was no probe -> the unit, as with every failure of a pool that is believed to be up.
-    2. The job has had answers from other models of the pool and none from this one -> the unit: the model is broken.
+    2. The job has had answers from other models of the pool and none from this one (`model_broken`) -> the unit.
     3. The provider answered with a rate limit, could not be reached, or is unavailable (502, 503, 504) -> the pool.
     4. Any other failure (500, a timeout) -> the pool, if `UNITS_SURE` units have failed and none was answered. Fewer
        could be units that make the provider fail.
     """
-
-    def __init__(self, conditions: Conditions, fail_fast: FailFast) -> None:
-        self._conditions, self._fail_fast = conditions, fail_fast
-
-    async def attribute(self, call: Call, failure: ProviderFailure, model: str) -> Attribution:
-        """Decide whether the failure of a call is its unit's or its pool's."""
-        if failure.kind not in OUTAGE_KINDS or (failure.kind in RATE_LIMITS and not call.probe):
-            return Attribution(pool_down=False, breaker_open_s=0.0)
-        condition = await self._condition(call.pool)
-        if not call.probe or await retry_until_available(
-            lambda: self._fail_fast.seems_broken(call.job, call.pool, model)
-        ):
-            return Attribution(pool_down=False, breaker_open_s=condition.breaker_for_s)
-        is_pool_down = (
-            failure.kind in RATE_LIMITS
-            or not failure.reached
-            or failure.status_code in UNAVAILABLE_STATUSES
-            or (condition.outage is not None and condition.outage.units >= UNITS_SURE)
-        )
-        return Attribution(is_pool_down, condition.breaker_for_s)
-
-    async def outage_text(self, pool: str) -> str:
-        """Return "pool 'p' has been down for 40 s ...", or "" if the pool is up."""
-        condition = await self._condition(pool)
-        return outage_text_of(pool, condition)
-
-    async def _condition(self, pool: str) -> PoolCondition:
-        return (await retry_until_available(lambda: self._conditions.read([pool])))[pool]
+    if not probe or model_broken:
+        return Attribution(pool_down=False, breaker_open_s=condition.breaker_for_s)
+    is_pool_down = (
+        failure.kind in RATE_LIMITS
+        or not failure.reached
+        or failure.status_code in UNAVAILABLE_STATUSES
+        or (condition.outage is not None and condition.outage.units >= UNITS_SURE)
+    )
+    return Attribution(is_pool_down, condition.breaker_for_s)
 
 
 def outage_text_of(pool: str, condition: PoolCondition) -> str:

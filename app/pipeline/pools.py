@@ -13,9 +13,10 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.call_facts import Models, Stops
-from dicast.app.providers.base import Provider
+from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from dicast.app.providers.local import LocalProvider
 from dicast.app.providers.registry import build_provider
+from dicast.app.tracing import NO_TRACES, Traces
 from dicast.workers.admission.pool_state import UNKNOWN, PoolHealth, PoolHealthReader
 from dicast.workers.nodes.registry import Node
 from dicast.workers.store.connection import AsyncStoreClient
@@ -66,9 +67,10 @@ class LivingPools:
 class ServedPools:
     """The pools of this worker's configuration, for one event loop. A provider is built when a unit first needs it."""
 
-    def __init__(self, app: PoolSettings) -> None:
-        self._app, self._pools = app, app.pools
+    def __init__(self, app: PoolSettings, tracer: Traces = NO_TRACES) -> None:
+        self._app, self._pools, self._tracer = app, app.pools, tracer
         self._providers: dict[str, Provider] = {}
+        self._timeouts_s: dict[str, float] = {}
 
     @property
     def names(self) -> Collection[str]:
@@ -84,14 +86,20 @@ class ServedPools:
 
     def call_timeout_s(self, pool: str) -> float:
         """Return how long a call of this pool may take in total, s."""
-        return self._app.call_timeout_s(pool)
+        timeout_s = self._timeouts_s.get(pool)
+        if timeout_s is None:
+            timeout_s = self._timeouts_s[pool] = self._app.call_timeout_s(pool)
+        return timeout_s
 
     def provider(self, pool: str) -> Provider:
         """Return the pool's provider. Raises `ProviderFailure` if it cannot be built, for example without a key."""
-        spec = self._pools.get(pool)
-        if spec.name not in self._providers:
-            self._providers[spec.name] = self._build(spec)
-        return self._providers[spec.name]
+        provider = self._providers.get(pool)
+        if provider is None:
+            spec = self._pools.get(pool)  # `pool` may be "", which is the default pool
+            provider = self._providers.get(spec.name)
+            if provider is None:
+                provider = self._providers[spec.name] = self._build(spec)
+        return provider
 
     def _build(self, spec: PoolSpec) -> Provider:
         app = self._app
@@ -100,8 +108,10 @@ class ServedPools:
             return build_provider(spec, app.settings, app.environ, base_url=base_url)
 
         if spec.provider == "local":
-            return LocalProvider(app.settings.state_dir, build, nonce_in_schema=spec.nonce_in_schema)
-        return build()
+            provider: Provider = LocalProvider(app.settings.state_dir, build, nonce_in_schema=spec.nonce_in_schema)
+        else:
+            provider = build()
+        return provider if self._tracer is NO_TRACES else TracedProvider(self._tracer, provider, spec)
 
     async def limit(self, pool: str) -> int:
         """Return how many calls the governor allows to be open now, over all workers."""
@@ -114,6 +124,41 @@ class ServedPools:
     async def close(self) -> None:
         for provider in self._providers.values():
             await provider.close()
+
+
+class TracedProvider:
+    """A provider that records each call as a span, named by OpenTelemetry's conventions for generative AI."""
+
+    def __init__(self, tracer: Traces, provider: Provider, spec: PoolSpec) -> None:
+        self._tracer, self._provider = tracer, provider
+        self._pool, self._kind = spec.name, spec.provider
+        self.structured_output, self.nonce_in_schema = provider.structured_output, provider.nonce_in_schema
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Make one call with the wrapped provider, within a span."""
+        with self._tracer.span(f"chat {request.model}", client=True, pool=self._pool) as span:
+            span.set_attributes({
+                "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._kind,
+                "gen_ai.request.model": request.model, "gen_ai.request.max_tokens": request.max_tokens,
+            })  # fmt: skip
+            try:
+                reply = await self._provider.complete(request)
+            except ProviderFailure as failure:
+                span.set_attribute("error.type", failure.kind.value)
+                if failure.status_code is not None:
+                    span.set_attribute("http.response.status_code", failure.status_code)
+                raise
+            except asyncio.CancelledError:
+                span.set_attribute("error.type", "cut")
+                raise
+            span.set_attributes({
+                "gen_ai.response.model": reply.model, "gen_ai.usage.input_tokens": reply.usage.input_tokens,
+                "gen_ai.usage.output_tokens": reply.usage.output_tokens, "http.response.status_code": 200,
+            })  # fmt: skip
+            return reply
+
+    async def close(self) -> None:
+        await self._provider.close()
 
 
 class KnownPools(Models, Protocol):

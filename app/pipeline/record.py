@@ -26,6 +26,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Deferral, Due, Recorded, UnitResult
 from dicast.app.reports.folders import folder_name, replacing
+from dicast.app.tracing import NO_TRACES, Traces
 from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.connection import is_passing
 from dicast.workers.store.keys import encode
@@ -199,14 +200,22 @@ class _Entry(NamedTuple):
 class Recorder:
     """Writes the outcomes of claims, on one event loop."""
 
-    def __init__(self, ledger: Ledger, spool: Spool, suspension: Suspension | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, spool: Spool, suspension: Suspension | None = None, tracer: Traces = NO_TRACES
+    ) -> None:
         self._ledger, self._spool, self._suspension = ledger, spool, suspension or Suspension()
+        self._tracer = tracer
         self._stored: deque[_Entry] = deque(maxlen=REMEMBERED_MAX)
 
     async def store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
         """Write results to the ledger, waiting for the store as long as necessary. Results that are not stored soon are
         also kept on disk. Raises errors that waiting cannot mend: the results are then lost, and a worker to which this
         happens repeatedly is suspended."""
+        scored = sum(result.scored for result in results)
+        with self._tracer.child("record", results=len(results), scored=scored):
+            return await self._store(ref, counters, results)
+
+    async def _store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
         write = partial(self._ledger.record, ref, counters, results)
         writing = asyncio.ensure_future(retry_until_available(write))
         spooled: Path | None = None
@@ -238,7 +247,8 @@ class Recorder:
         async def write() -> None:
             await self._ledger.defer(ref, counters, deferrals, due)
 
-        await retry_until_available(write)
+        with self._tracer.child("record", deferred=len(deferrals)):
+            await retry_until_available(write)
         self._remember(ref, write)
 
     def _remember(self, ref: PageRef, write: Callable[[], Awaitable[Recorded | None]]) -> None:

@@ -39,7 +39,7 @@ from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
-from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
@@ -182,9 +182,9 @@ class _Desk:
         self._planner = Planner(ledger, pools, asking, Lookahead(seconds=5.0, page_max=500), str(folder))
         policy = RetryPolicy(initial_s=1.0, max_s=60.0, max_attempts=3, requeue_budget=5, retry_after_max_s=300.0)
         recorder = Recorder(ledger, Spool(folder, "counting", "here"))
-        settler = Outcomes(ledger, recorder, policy, asking, FailureAttributor(quiet, asking), pools)
+        settler = Outcomes(ledger, recorder, policy, asking, quiet, pools)
         claimer = Claimer(ledger, recorder, DeadNodes(ledger, quiet))
-        asker = ProviderCaller(pools, _Secret(), settler, StoredImages(str(folder)), AsyncRenderer())
+        asker = ProviderCaller(pools, _Secret(), StoredImages(str(folder)), AsyncRenderer())
         self._judge = Judge(JobCache(ledger), claimer, asking, pools, asker, settler)
         self._gatherer = Gatherer(ledger, str(folder), pools, asking, quiet, quiet)
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import dicast.app.ledger.ledger
-import dicast.app.pipeline.call
 import dicast.app.pipeline.judge
 import dicast.app.pipeline.messages
+import dicast.app.pipeline.outcomes
 import dicast.app.pipeline.record
 import dicast.app.reports.files
 import dicast.app.reports.folders
@@ -33,7 +33,7 @@ from dicast.app.application import app
 POINTS = {
     "after-acquire": (dicast.app.pipeline.judge.Judge, "_claim", "before"),
     "after-claim": (dicast.app.ledger.ledger.Ledger, "claim", "after"),
-    "after-answer": (dicast.app.pipeline.call.ProviderCaller, "_read_single", "before"),
+    "after-answer": (dicast.app.pipeline.outcomes.Outcomes, "_answered", "before"),
     "after-store": (dicast.app.ledger.ledger.Ledger, "record", "after"),
     "before-complete": (dicast.app.ledger.ledger.Ledger, "complete", "before"),
     "after-complete": (dicast.app.ledger.ledger.Ledger, "complete", "after"),

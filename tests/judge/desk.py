@@ -21,7 +21,7 @@ from dicast.app.pipeline.call_facts import NextSteps
 from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.outcomes import Outcomes
-from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
@@ -117,16 +117,15 @@ class Desk:
         self.recorder = Recorder(ledger, Spool(folder, "test", "here"))
         self.dead_nodes = DeadNodes(ledger, self.pools)
         retries = RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy})
-        blames = FailureAttributor(Outages(bench.asyncs, KEYS), self.asking)
-        settler = Outcomes(ledger, self.recorder, retries, self.asking, blames, self.pools)
+        outcomes = Outcomes(ledger, self.recorder, retries, self.asking, Outages(bench.asyncs, KEYS), self.pools)
         claimer = Claimer(ledger, self.recorder, self.dead_nodes)
-        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._asker(settler, folder), settler)
+        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._caller(folder), outcomes)
         self.cut_frees = True
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
 
-    def _asker(self, settler: Outcomes, folder: Path) -> ProviderCaller:
-        return ProviderCaller(self.pools, self.pools, settler, StoredImages(str(folder / "results")), AsyncRenderer())
+    def _caller(self, folder: Path) -> ProviderCaller:
+        return ProviderCaller(self.pools, self.pools, StoredImages(str(folder / "results")), AsyncRenderer())
 
     async def job(self, ref: PageRef) -> Any:
         return await self.jobs.get(ref.job, ref.incarnation)

@@ -16,18 +16,19 @@ from dicast.app.ledger.records import Claim, ClaimVerdict, JobRecord, MessageId
 from dicast.app.pipeline.call_facts import (
     NO_ANSWER,
     SUMMARY_CHARS,
+    Answered,
     Call,
+    Failed,
+    NextSteps,
+    NoCall,
+    Unasked,
     failure_counters,
     outcome_of_failure,
     outcome_of_reply,
+    shortened,
+    unasked_payload,
 )
-from dicast.app.pipeline.outcomes import (
-    UNCLAIMABLE,
-    given_up_results,
-    stopped_payload,
-    stopped_results,
-    unclaimable_results,
-)
+from dicast.app.pipeline.outcomes import UNCLAIMABLE, given_up_results, unasked_results
 from dicast.app.providers.base import ChatReply, ProviderFailure
 from dicast.workers.policy.calls import CallOutcome, Cost
 from tests.ledger.bench import a_job
@@ -45,10 +46,10 @@ def a_call(claims: int = 2, verdict: ClaimVerdict = ClaimVerdict.RUN) -> Call:
     plan = lanes([("p",), ("p",)], 2, 2, [True, True])
     job = JobRecord("j", spec, plan, 8, 5, None, "abc123")
     return Call(
-        ref=REF, token=MessageId(0, batch=True), job=job, agent=spec.agents[0],
+        ref=REF, token=MessageId(4, batch=True), job=job, agent=spec.agents[0],
         deployment=Deployment(pool="p"), pool="p",
-        item=items_of(spec), dimensions=spec.dimensions[:claims], replicate=1, model="answering", latency_s=1.23456,
-        claims=[Claim(n, verdict, 7 + n, 2, 1, 4, 2500) for n in range(claims)],
+        item=items_of(spec), dimensions=spec.dimensions[:claims], replicate=1,
+        claims=[Claim(4 + n, verdict, 7 + n, 2, 1, 4, 2500) for n in range(claims)],
     )  # fmt: skip
 
 
@@ -77,10 +78,9 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
 
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
-    result = call.scored_result(
-        call.claims[1], call.dimensions[1], Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
-    )
-    assert (result.position, result.fence, result.scored) == (1, 8, True)
+    verdict, usage = Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
+    result = call.scored_result(call.claims[1], verdict, usage, Answered({}, "answering", Usage(), 1.23456))
+    assert (result.position, result.fence, result.scored) == (5, 8, True)
     found = orjson.loads(result.payload)
     assert found.keys() == {"opinion"}
     opinion = found["opinion"]
@@ -97,8 +97,8 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     call = a_call()
     failure = ProviderFailure(FailureKind.SERVER, "503 overloaded", status_code=503)
     decision = GiveUp(ErrorKind.PROVIDER, "Evaluation failed after 3 retries", 3)
-    results = given_up_results(call, failure, decision, 0.25049, was_made=True, model="asked")
-    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    results = given_up_results(call, Failed(failure, 0.25049), decision, "asked")
+    assert [(r.position, r.fence, r.scored) for r in results] == [(4, 7, False), (5, 8, False)]
     found = orjson.loads(results[1].payload)
     opinion, error = found["opinion"], found["error"]
     del opinion["usage"]
@@ -110,9 +110,8 @@ def test_an_error_goes_into_the_ledger_with_the_opinion_that_stands_for_it(told)
     assert error == unit("d1") | {
         "kind": "provider", "message": "503 overloaded", "status_code": 503, "calls": 4, "elapsed_s": 2.75,
     }  # fmt: skip
-    assert call.summary == "error: provider: 503 overloaded"
     assert told[1] == {
-        "event": "failed", "dimension": "d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b0",
+        "event": "failed", "dimension": "d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b4",
         "status_code": 503, "elapsed_s": 2.75, "kind": FailureKind.SERVER, "reason": "503 overloaded",
     }  # fmt: skip
 
@@ -122,21 +121,20 @@ def test_a_call_that_was_not_made_is_not_counted():
     failure = ProviderFailure(FailureKind.INTERNAL, "no such pool")
     decision = GiveUp(ErrorKind.INTERNAL, "Evaluation failed", 3)
     for made, calls in ((True, 4), (False, 3)):
-        (first, _) = given_up_results(call, failure, decision, 0.0, was_made=made, model="m")
+        (first, _) = given_up_results(call, Failed(failure, was_made=made), decision, "m")
         assert orjson.loads(first.payload)["error"]["calls"] == calls
 
 
 def test_what_a_job_no_longer_asks_says_where_and_why(told):
     call = a_call()
-    results = stopped_results(call, STOP)
-    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    results = unasked_results(call, call.claims, {ClaimVerdict.RUN: Unasked.stopped(STOP)})
+    assert [(r.position, r.fence, r.scored) for r in results] == [(4, 7, False), (5, 8, False)]
     found = orjson.loads(results[0].payload)
     assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {WHY}", "m")
     assert found["opinion"]["pool"] == "p"
     assert found["error"] == unit(attempts=2) | {
         "kind": "rejected", "message": f"not asked: {WHY}", "status_code": 401, "calls": 3, "elapsed_s": 2.5,
     }  # fmt: skip
-    assert call.summary == f"error: rejected: {WHY}"
     assert [line["dimension"] for line in told] == ["d0", "d1"]
     assert (told[0]["status_code"], told[0]["elapsed_s"], told[0]["kind"], told[0]["reason"]) == (
         401, 2.5, ErrorKind.REJECTED, WHY
@@ -147,7 +145,7 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
     call = a_call()
     lane = call.job.lanes[0]
     for position in range(4):
-        found = orjson.loads(stopped_payload(call.job, lane, position, call.item, STOP))
+        found = orjson.loads(unasked_payload(call.job, lane, position, call.item, Unasked.stopped(STOP)))
         place = lane.unit(position)
         who = {
             "judge": f"a{place.agent}", "criterion_id": f"d{place.dimension}", "item_id": "i0",
@@ -164,16 +162,16 @@ def test_a_unit_that_is_not_even_published_has_cost_nothing():
 @pytest.mark.parametrize("verdict", sorted(UNCLAIMABLE))
 def test_a_unit_that_gets_no_call_says_why(told, verdict):
     call = a_call(verdict=verdict)
-    kind, why = UNCLAIMABLE[verdict]
-    results = unclaimable_results(call, call.job.lanes[0], call.claims, "asked")
-    assert [(r.position, r.fence, r.scored) for r in results] == [(0, 7, False), (1, 8, False)]
+    kind, why = UNCLAIMABLE[verdict].kind, UNCLAIMABLE[verdict].words
+    ends = {verdict: Unasked.because(UNCLAIMABLE[verdict], model="asked", pool="p")}
+    results = unasked_results(call, call.claims, ends)
+    assert [(r.position, r.fence, r.scored) for r in results] == [(4, 7, False), (5, 8, False)]
     for number, result in enumerate(results):
         found = orjson.loads(result.payload)
         assert found["error"] == unit(f"d{number}", attempts=2) | {
             "kind": kind, "message": why, "calls": 4, "elapsed_s": 2.5,
         }  # fmt: skip
         assert (found["opinion"]["argument"], found["opinion"]["model"]) == (f"Not evaluated: {why}", "asked")
-    assert call.summary == f"error: {kind}: {why}"
     assert [(line["dimension"], line["status_code"], line["elapsed_s"], line["reason"]) for line in told] == [
         ("d0", None, 2.5, why), ("d1", None, 2.5, why)
     ]  # fmt: skip
@@ -182,9 +180,7 @@ def test_a_unit_that_gets_no_call_says_why(told, verdict):
 def test_elapsed_times_are_rounded_to_milliseconds(told):
     call = a_call()
     decision = GiveUp(ErrorKind.TIMEOUT, "Evaluation failed", 3)
-    (result, _) = given_up_results(
-        call, ProviderFailure(FailureKind.TIMEOUT, "cut"), decision, 0.12345678, was_made=True, model="m"
-    )
+    (result, _) = given_up_results(call, Failed(ProviderFailure(FailureKind.TIMEOUT, "cut"), 0.12345678), decision, "m")
     assert orjson.loads(result.payload)["error"]["elapsed_s"] == told[0]["elapsed_s"] == 2.623
 
 
@@ -192,16 +188,34 @@ def test_a_call_is_logged_under_its_dimensions_names():
     lines = []
     a_call().log(lambda **fields: lines.append(fields), reason="r")
     assert lines == [{
-        "dimension": "d0, d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b0", "reason": "r",
+        "dimension": "d0, d1", "agent": "a0", "job": "j", "item": "i0", "pool": "p", "unit": "0.4.b4", "reason": "r",
     }]  # fmt: skip
 
 
 def test_what_is_told_of_a_call_stays_short():
+    assert shortened("x" * SUMMARY_CHARS) == "x" * SUMMARY_CHARS
+    assert shortened("x" * (SUMMARY_CHARS + 1)) == "x" * (SUMMARY_CHARS - 3) + "..."
+
+
+def test_steps_of_two_writes_for_one_message_are_joined():
+    first = NextSteps(False, plan=True, summary="error: lost: so", errors=[ErrorKind.LOST])
+    second = NextSteps(True, gather=True, summary="scored d1 7", errors=[ErrorKind.TIMEOUT])
+    assert second.following(first) == NextSteps(
+        True, plan=True, gather=True, summary="error: lost: so; scored d1 7",
+        errors=(ErrorKind.LOST, ErrorKind.TIMEOUT),
+    )  # fmt: skip
+    nothing = NextSteps(counts=True)
+    assert second.following(nothing).summary == second.summary
+    assert nothing.following(nothing).summary == nothing.summary == "nothing to do"
+
+
+def test_a_unit_that_was_not_needed_has_no_error():
     call = a_call()
-    call.summarize("x" * SUMMARY_CHARS)
-    assert call.summary == "x" * SUMMARY_CHARS
-    call.summarize("x" * (SUMMARY_CHARS + 1))
-    assert call.summary == "x" * (SUMMARY_CHARS - 3) + "..."
+    for why, scoreless in ((NoCall.NOT_NEEDED, True), (NoCall.NO_OPINIONS, False)):
+        found = orjson.loads(unasked_payload(call.job, call.lane, 0, call.item, Unasked.because(why)))
+        assert (found["opinion"].get("not_needed", False), "error" in found) == (scoreless, not scoreless)
+    assert found["error"]["message"] == "not asked: no other judge has an opinion"
+    assert found["opinion"]["argument"] == "Not evaluated: no other judge has an opinion"
 
 
 def test_the_governor_learns_what_an_answer_used_and_showed():

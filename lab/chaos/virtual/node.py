@@ -38,7 +38,7 @@ from dicast.app.pipeline.messages import is_away
 from dicast.app.pipeline.missing_pools import MissingPools
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
-from dicast.app.pipeline.pool_trouble import FailFast, FailureAttributor
+from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.pools import Deployments
 from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
@@ -125,8 +125,8 @@ class VirtualNode:
         outages, suspension, results = Outages(client, world.keys), Suspension(), str(world.folder / "results")
         recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
         policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
-        settler = Outcomes(self.ledger, recorder, policy, asking, FailureAttributor(outages, asking), self)
-        asker = ProviderCaller(self, SimSecret(), settler, StoredImages(""), AsyncRenderer())
+        settler = Outcomes(self.ledger, recorder, policy, asking, outages, self)
+        asker = ProviderCaller(self, SimSecret(), StoredImages(""), AsyncRenderer())
         claimer, self.jobs = Claimer(self.ledger, recorder, dead_nodes), JobCache(self.ledger)
         self.judge = Judge(self.jobs, claimer, asking, self, asker, settler)
         troubles, submitted = Troubles(client, world.keys), LedgerClient(Direct(world, self), world.keys)
