@@ -74,3 +74,25 @@ def test_a_sample_beyond_a_bound_is_refused_by_the_fields_name(
 ) -> None:
     told = problem(http.post("/jobs/r/rating", json=path), 422, "request-refused")
     assert next(iter(path)) in told["detail"] and str(most) in told["detail"]
+
+
+def test_no_request_may_hold_a_key_that_nobody_reads() -> None:
+    bodies = []
+    for path, methods in DOCUMENT["paths"].items():
+        for method, told in methods.items():
+            schema = told.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            for part in (schema, *schema.get("anyOf", [])):
+                if "$ref" in part:
+                    bodies.append((f"{method} {path}", part["$ref"].rpartition("/")[2]))
+    assert {"Sampling", "GivenRating", "Joining", "Draining"} <= {name for _, name in bodies}
+    closed = {name for name, schema in DOCUMENT["components"]["schemas"].items() if not_open(schema)}
+    assert [place for place in bodies if place[1] not in closed] == []
+
+
+def not_open(schema: dict[str, Any]) -> bool:
+    return schema.get("additionalProperties") is False
+
+
+@pytest.mark.parametrize("body", [{"size": "5"}, {"sise": 5}, {"size": 5.0}, {"seed": True}, {"path": 5}])
+def test_a_sample_is_asked_for_in_its_own_types(http: httpx2.Client, body: dict[str, Any]) -> None:
+    problem(http.post("/jobs/r/rating", json=body), 422, "request-refused")

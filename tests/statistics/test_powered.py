@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from scipy import stats
 
 from dicast.app.analysis.estimates import Estimate, Unknown
@@ -277,3 +278,87 @@ def test_groups_of_a_weighted_sample_are_weighed():
         found = groups_of(judges, people, group, probabilities=sample.probabilities)
         held.append(found.differences[0].difference.holds(-0.15))
     assert np.mean(held) > 0.88
+
+
+def by_definition(judges, people, chances=None, weight=None):
+    """Value, standard error, judges' weight and degrees of freedom, item by item."""
+    usable = [i for i in range(len(judges)) if not np.isnan(judges[i])]
+    rated = [i for i in usable if not np.isnan(people[i])]
+    inverse = {i: 1 / (chances[i] if chances is not None else len(rated) / len(usable)) for i in rated}
+    share = {i: inverse[i] / sum(inverse.values()) for i in rated}
+    mean_f = sum(judges[i] for i in usable) / len(usable)
+    rated_f, rated_y = (sum(share[i] * values[i] for i in rated) for values in (judges, people))
+    spread_f = sum(share[i] * (judges[i] - rated_f) ** 2 for i in rated)
+
+    def influences(weight, *, left_out):
+        for i in usable:
+            of_judges = weight * (judges[i] - mean_f) / len(usable)
+            if i not in share:
+                yield of_judges
+                continue
+            lever = share[i] * (1 + (judges[i] - rated_f) ** 2 / spread_f * (left_out == "both")) if left_out else 0.0
+            residual = people[i] - rated_y - weight * (judges[i] - rated_f)
+            yield of_judges + share[i] / (1 - min(lever, 0.9)) * residual
+
+    def variance(weight):
+        return sum(part**2 for part in influences(weight, left_out=""))
+
+    chosen = weight
+    if weight is None:
+        second, first, _ = np.polyfit([0.0, 1.0, 2.0], [variance(w) for w in (0.0, 1.0, 2.0)], 2)
+        chosen = max(0.0, -first / (2 * second))
+    pieces = 1 / sum(part**2 for part in share.values())
+    left_out = "both" if weight is None and chosen > 0 else "mean"
+    squares = sum(part**2 for part in influences(chosen, left_out=left_out))
+    value = chosen * mean_f + rated_y - chosen * rated_f
+    return value, float(np.sqrt(squares * (pieces - 1) / pieces)), chosen, pieces - 1
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize("weight", [None, 0.0, 0.7])
+@pytest.mark.parametrize("correlation", [0.8, -0.8])
+def test_value_weight_and_interval_are_those_of_the_definition(unlike, weight, correlation):
+    judges, people, _ = rated_some(np.random.default_rng(7), 40, 14, correlation, bias=0.4)
+    judges[[3, 17]] = np.nan
+    chances = np.random.default_rng(8).uniform(0.2, 0.9, 40) if unlike else None
+    found = powered_mean(judges, people, probabilities=chances, weight=weight)
+    value, error, chosen, degrees = by_definition(judges, people, chances, weight)
+    reach = scipy.stats.t.ppf(0.975, degrees) * error
+    assert found.judges_weight == pytest.approx(chosen, abs=1e-9)
+    assert (chosen > 0) == (weight != 0.0 and (weight is not None or correlation > 0))
+    assert (found.both.value, found.both.low, found.both.high) == pytest.approx((value, value - reach, value + reach))
+    alone = mean(people[~np.isnan(people) & ~np.isnan(judges)]) if not unlike else found.people_alone
+    assert (found.people_alone.low, found.people_alone.high) == pytest.approx((alone.low, alone.high))
+    rated = int((~np.isnan(people) & ~np.isnan(judges)).sum())
+    assert (found.both.items, found.people_alone.items) == (rated, rated)
+    half = (found.people_alone.high - found.people_alone.low) / 2 / scipy.stats.t.ppf(0.975, degrees)
+    assert found.saved == pytest.approx((half / error) ** 2)
+
+
+def test_the_difference_of_two_systems_is_that_of_two_means():
+    rng = np.random.default_rng(9)
+    sides = [rated_some(rng, 40, rated, 0.8) for rated in (12, 20)]
+    parts = [by_definition(judges, people) for judges, people, _ in sides]
+    found = powered_difference((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]), paired=False)
+    error, degrees = np.hypot(parts[0][1], parts[1][1]), min(parts[0][3], parts[1][3])
+    value, reach = parts[0][0] - parts[1][0], scipy.stats.t.ppf(0.975, degrees) * error
+    assert (found.both.low, found.both.high) == pytest.approx((value - reach, value + reach))
+    assert found.judges_weight == pytest.approx((parts[0][2] + parts[1][2]) / 2)
+    assert found.both.items == 12
+    chances = [np.full(40, rated / 40) for rated in (12, 20)]
+    same = powered_difference(
+        (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]), paired=False, probabilities=tuple(chances)
+    )
+    assert (same.both.low, same.both.high) == pytest.approx((found.both.low, found.both.high))
+    everything = powered_difference((sides[0][0], sides[1][0]), (sides[0][2], sides[1][2]), paired=False)
+    assert everything.saved == Unknown(ALL_RATED)
+    some = powered_difference((sides[0][0], sides[1][0]), (sides[0][2], sides[1][1]), paired=False)
+    assert isinstance(some.saved, float), "one of the two leaves something to be saved"
+
+
+@pytest.mark.parametrize("worst, known", [(1.0, True), (1e-9, True), (0.0, False), (-0.1, False), (1.001, False)])
+def test_a_probability_is_above_nought_and_at_most_one(worst, known):
+    judges, people, _ = rated_some(np.random.default_rng(10), 40, 14, 0.8)
+    chances = np.full(40, 0.5)
+    chances[np.flatnonzero(~np.isnan(people))[0]] = worst
+    assert ("no known probability" in str(powered_mean(judges, people, probabilities=chances).both)) != known
