@@ -98,6 +98,17 @@ def imports_of_product() -> dict[str, list[str]]:
     return {module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
+def without_markers(imports: Mapping[str, Iterable[str]], files: Iterable[Source]) -> dict[str, list[str]]:
+    """Leave out the modules that only mark a package."""
+    markers = {
+        ".".join(("dicast", *Path(source.path).parent.parts))
+        for source in files
+        if Path(source.path).name == "__init__.py" and len(source.lines) <= EMPTY_FILE
+    }
+    modules = imports.keys() - markers
+    return {module: [other for other in imports[module] if other in modules] for module in imports if module in modules}
+
+
 def cycles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
     """Return the groups of modules that import each other."""
     return [group for group in _components(imports) if len(group) > 1]
@@ -304,7 +315,7 @@ def main() -> int:
         print(f"{f'lines in {part}/':58} {python:>7,} Python" + (f", {lua:,} Lua" if lua else ""))
     rules = [
         *size_rules(product),
-        *import_rules(imports_of_product()),
+        *import_rules(without_markers(imports_of_product(), product)),
         *wording_rules(product, [*product, *sources("lab")]),
     ]
     for rule in rules:

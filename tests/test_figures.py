@@ -98,3 +98,9 @@ def test_docstrings_that_begin_as_a_fragment_are_seen() -> None:
     assert figures.fragments([source(begun.format("Places where messages wait."))]) == []
     many = [source(begun.format("Of all."))] * (figures.FRAGMENTS_AT_MOST + 1)
     assert "docstrings that begin as a fragment (at most 30)" in broken(figures.wording_rules(many, []))
+
+
+def test_a_module_that_only_marks_a_package_is_no_only_child() -> None:
+    imports = {"dicast.app.page": [], "dicast.app.cli": [], "dicast.app.web": ["dicast.app.page", "dicast.app.cli"]}
+    files = [lines(3, "app/page/__init__.py"), lines(9, "app/cli/__init__.py"), lines(9, "app/web.py")]
+    assert figures.without_markers(imports, files) == {"dicast.app.cli": [], "dicast.app.web": ["dicast.app.cli"]}

@@ -8,7 +8,8 @@ In a lane the units stand in the order item, replicate, agent, dimension; a unit
 is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
 
 Beside the layout stand the rules that planning follows: how a batched call's usage is divided, which deployment a unit
-is sent to, where a job has stopped calling, and how long the pipeline waits (`Intervals`).
+is sent to, how items are split into pieces of bounded size, where a job has stopped calling, and how long the pipeline
+waits (`Intervals`).
 """
 
 from __future__ import annotations
