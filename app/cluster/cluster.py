@@ -270,7 +270,7 @@ class Cluster:
         if candidates:
             ids = ", ".join(candidate.id for candidate in candidates)
             raise UnknownNode(f"{len(candidates)} nodes are called {node}; name one by its id: {ids}")
-        near = meant(node, [word for found in nodes for word in (found.id, found.name)])
+        near = meant(node, [name for other in nodes for name in (other.id, other.name)])
         raise UnknownNode(f"no node has the id or name {node!r}{near or '; dicast cluster nodes lists them'}")
 
     def status(self) -> ClusterStatus:

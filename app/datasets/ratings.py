@@ -208,9 +208,9 @@ class _Reader:
         """Raise `DatasetError` for a named column that no row has had, if there were rows."""
         missing = sorted(names - self.seen)
         if missing and self.seen and len(self.seen) < COLUMNS_SEEN:
-            known = ", ".join(quoted(column) for column in sorted(self.seen)[:COLUMNS_SHOWN])
+            column_names = ", ".join(quoted(column) for column in sorted(self.seen)[:COLUMNS_SHOWN])
             near = nearest(missing[0], self.seen)
-            hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {known}"
+            hint = f"did you mean {quoted(near)}?" if near is not None else f"there are {column_names}"
             raise DatasetError(self.path, f"{setting}: no row has a column {quoted(missing[0])}; {hint}")
 
     def check_names(self, columns: Collection[str]) -> None:
@@ -318,8 +318,8 @@ class _Reader:
         whole = whole or scale.nominal
         kind = "a whole number" if whole else "a number"
         range = f"{kind} from {scale.min} to {scale.max}"
-        words = f"one of {', '.join(scale.options)}, or " if scale.options else ""
-        bound = f"must be {words}{range} (the scale of {quoted(dimension)})"
+        labels = f"one of {', '.join(scale.options)}, or " if scale.options else ""
+        bound = f"must be {labels}{range} (the scale of {quoted(dimension)})"
         if math.isnan(number):
             raise self._wrong(place, field, f"{bound}; leave the cell of a missing rating empty", value)
         if not scale.min <= number <= scale.max:

@@ -195,7 +195,7 @@ _FAMILIES = {
     "ai21": r"jamba|jurassic|ai21",
     "huggingface": r"smollm|zephyr|huggingfacetb",
 }
-_PATTERNS = {family: re.compile(rf"(?:{words})(?![a-z])") for family, words in _FAMILIES.items()}
+_PATTERNS = {family: re.compile(rf"(?:{names})(?![a-z])") for family, names in _FAMILIES.items()}
 _BREAK = re.compile(r"[^a-z0-9.-]+")
 
 
@@ -211,14 +211,14 @@ def family_of(name: str, overrides: Mapping[str, str] | None = None) -> str | No
     for part in reversed([part for part in _BREAK.split(name.lower()) if part]):
         matches = [
             (match.start(), family)
-            for family, words in _PATTERNS.items()
-            if (match := _at_word(words, part)) is not None
+            for family, pattern in _PATTERNS.items()
+            if (match := _at_word(pattern, part)) is not None
         ]  # fmt: skip
         if matches:
             return min(matches)[1]
     return None
 
 
-def _at_word(words: re.Pattern[str], part: str) -> re.Match[str] | None:
+def _at_word(pattern: re.Pattern[str], part: str) -> re.Match[str] | None:
     """Return the first match of the pattern that begins at the start of a word."""
-    return next((m for m in words.finditer(part) if m.start() == 0 or not part[m.start() - 1].isalpha()), None)
+    return next((m for m in pattern.finditer(part) if m.start() == 0 or not part[m.start() - 1].isalpha()), None)

@@ -63,8 +63,8 @@ class Adoption:
                     logger.error("%s holds no answer: %s", path, error)
                     self._spool.set_aside(path)
                     continue
-                what = "is stored" if WriteVerdict.NEW in recorded.written else "came too late"
-                logger.warning("an answer of %s was on disk, and %s", ref, what,
+                outcome = "is stored" if WriteVerdict.NEW in recorded.written else "came too late"
+                logger.warning("an answer of %s was on disk, and %s", ref, outcome,
                                extra={"event": "adopted", "job": ref.job, "counted": recorded.news})  # fmt: skip
                 self._metrics.adopted(accepted=recorded.news)
                 self._spool.drop(path)

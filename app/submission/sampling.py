@@ -83,8 +83,8 @@ def _draw(job: EvaluationJob, options: SampleOptions, rng: Any) -> tuple[Sample,
         if options.strata is not None:
             strata = [_stratum(item, options.strata) for item in _items(job)]
             if all(value == NO_VALUE for value in strata):
-                known = sorted({name for item in _items(job) for name in item.metadata})
-                raise NoSample(f"no item has {options.strata!r} in its metadata{alternatives(options.strata, known)}")
+                names = sorted({name for item in _items(job) for name in item.metadata})
+                raise NoSample(f"no item has {options.strata!r} in its metadata{alternatives(options.strata, names)}")
             return draw_stratified(strata, options.size, rng), len(strata)
         count = sum(1 for _ in _items(job))
         return draw_sample(count, options.size, rng), count

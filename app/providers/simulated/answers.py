@@ -216,8 +216,8 @@ class SimulatedJudge:
 
     def _words(self, chars: int) -> str:
         start = self._below(len(_WORDS))
-        words = " ".join(_WORDS[start:] + _WORDS[:start])
-        return (words * (chars // len(words) + 1))[:chars]
+        filler = " ".join(_WORDS[start:] + _WORDS[:start])
+        return (filler * (chars // len(filler) + 1))[:chars]
 
     def _score(self, low: int, high: int) -> int:
         """Return a score that is drawn evenly, or follows the quality that the text states."""
