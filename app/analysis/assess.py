@@ -13,7 +13,7 @@ import numpy as np
 
 from dicast.app.analysis.agreement import inter_rater_agreement
 from dicast.app.analysis.biases import probe_statistics
-from dicast.app.analysis.claims import correct_claims
+from dicast.app.analysis.claims import correct_claims, correct_sample_checks
 from dicast.app.analysis.combining import effective_judges
 from dicast.app.analysis.contestants import label_shares, preferences
 from dicast.app.analysis.estimates import Estimate, Floats
@@ -28,6 +28,7 @@ from dicast.app.analysis.raters import (
     person,
     rater_statistics,
 )
+from dicast.app.analysis.representative import sample_checks
 from dicast.app.analysis.scores import (
     DimensionScores,
     JobScores,
@@ -254,6 +255,7 @@ def assess(job: JobScores) -> JobStatistics:
     rng = np.random.default_rng(SEED)
     rated = any(dimension.people.raters for dimension in job.dimensions)
     dimensions, claims = correct_claims([_dimension_statistics(job, dimension, rng) for dimension in job.dimensions])
+    dimensions = correct_sample_checks(dimensions)
     return JobStatistics(
         state="computed",
         rated=rated,
@@ -307,6 +309,7 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
         shares=shares,
         preferences=chosen,
         audit=audited(job, dimension),
+        sample_checks=sample_checks(job, dimension, panel),
         summary=[],
     )
 
@@ -315,7 +318,7 @@ def _with_summary(job: JobScores, dimension: DimensionScores, statistics: Dimens
     """Return the statistics with their sentences, which need corrected p-values."""
     sentences = summary(
         statistics.voices, statistics.person, statistics.independent, statistics.groups, statistics.probes,
-        known_probabilities=dimension.people.probabilities is not None,
+        statistics.sample_checks, known_probabilities=dimension.people.probabilities is not None,
     )  # fmt: skip
     sentences += [
         *label_sentences(statistics.shares),

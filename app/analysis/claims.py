@@ -26,6 +26,17 @@ def correct_claims(dimensions: Sequence[DimensionStatistics]) -> tuple[list[Dime
     return [_with_p_values(dimension, corrected) for dimension in dimensions], len(raw)
 
 
+def correct_sample_checks(dimensions: Sequence[DimensionStatistics]) -> list[DimensionStatistics]:
+    """Return the dimensions with the p-values of their tests of the sample, corrected for all of these."""
+    corrected = iter(holm(np.array([check.p for of in dimensions for check in of.sample_checks])).tolist())
+
+    def with_corrected(of: DimensionStatistics) -> DimensionStatistics:
+        checks = [check.model_copy(update={"p": next(corrected)}) for check in of.sample_checks]
+        return of.model_copy(update={"sample_checks": checks})
+
+    return [with_corrected(of) for of in dimensions]
+
+
 def _p_values(dimension: DimensionStatistics) -> Iterator[float | None]:
     yield from (rater.bias_p for rater in dimension.voices)
     for group in dimension.groups:

@@ -17,6 +17,7 @@ from dicast.app.domain.judge_statistics import (
     PreferenceStatistics,
     ProbeStatistics,
     RaterStatistics,
+    SampleCheck,
 )
 from dicast.app.domain.report import ReportDimension
 from dicast.app.domain.text import first_few, percent
@@ -158,6 +159,7 @@ def summary(
     independent: Figure,
     groups: Sequence[GroupStatistics],
     probes: Sequence[ProbeStatistics] = (),
+    sample_checks: Sequence[SampleCheck] = (),
     *,
     known_probabilities: bool,
 ) -> list[str]:
@@ -167,7 +169,9 @@ def summary(
         lines.append("Nobody has rated this dimension: how far its judges can be trusted cannot be said.")
     else:
         whole = raters[-1]
-        lines += _means(whole, known_probabilities=known_probabilities)
+        unlike = list(_unlike(sample_checks))
+        lines += unlike
+        lines += _means(whole, known_probabilities=known_probabilities, unlike=bool(unlike))
         lines += _agreement(raters, person)
         lines += _biases(raters)
         if len(raters) > 2:
@@ -183,7 +187,31 @@ def summary(
     return lines
 
 
-def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str]:
+_UNLIKE = {
+    "score": "the judges give them {far} than the unrated ones",
+    "distance": "the judges' scores of them lie {far} from the middle than those of the unrated ones",
+    "disagreement": "judges lie {far} apart on them than on the unrated ones (standard deviation)",
+}
+
+
+def _unlike(checks: Sequence[SampleCheck]) -> Iterator[str]:
+    """Yield in what the rated items are clearly no random sample of all."""
+    found = []
+    for check in checks:
+        if not _is_clear(check.p):
+            continue
+        if check.difference is None:
+            found.append(f"they are spread over {check.name} unlike all items")
+        else:
+            found.append(_UNLIKE[check.name].format(far=difference_text(check.difference)))
+    if found:
+        yield (
+            f"The rated items are no random sample of all items: {'; '.join(found)}. What is said of these raters' "
+            "scores below holds for items like the rated ones alone."
+        )
+
+
+def _means(whole: RaterStatistics, *, known_probabilities: bool, unlike: bool) -> Iterator[str]:
     means = whole.peoples_mean
     if means is None:
         return
@@ -202,6 +230,7 @@ def _means(whole: RaterStatistics, *, known_probabilities: bool) -> Iterator[str
         )
         return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
+    drawn += ", which they are seen not to be" if unlike else ""
     yield (
         f"These raters' mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
         f"{figure_text(means.people_alone)}. Both speak of these raters and of items like these, and hold if the rated "

@@ -320,6 +320,19 @@ class EscalationAudit(_Plain):
     shift: Figure
 
 
+class SampleCheck(_Plain):
+    """A test of whether the rated items are a random sample of all, by what judges say of rated and unrated items.
+
+    `name` is what is compared: the panel's "score", its "distance" from the mean, judges' "disagreement" on an item, or
+    "groups by ...". `difference` is the mean of rated items less that of unrated ones (None for groups), `p` corrected
+    by Holm for all such tests of the report.
+    """
+
+    name: str
+    difference: Figure | None = None
+    p: float
+
+
 class DimensionStatistics(_Plain):
     """All statistics of one dimension. `voices` are the judges in order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -342,6 +355,9 @@ class DimensionStatistics(_Plain):
     shares: list[LabelShare] = []
     preferences: PreferenceStatistics | None = None
     audit: EscalationAudit | None = None
+    sample_checks: list[SampleCheck] = Field(
+        default_factory=list, description="whether the rated items are a random sample of all"
+    )
     summary: list[str]
 
 

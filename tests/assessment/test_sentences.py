@@ -31,6 +31,7 @@ from dicast.app.domain.judge_statistics import (
     ProbeStatistics,
     RankingAgreement,
     RaterStatistics,
+    SampleCheck,
     WinRate,
 )
 from dicast.app.domain.panel import LearnedPanel, PanelRule
@@ -96,6 +97,25 @@ def test_a_mean_of_few_ratings_is_told_without_the_judges() -> None:
         "These raters' mean of all items would be 3.00 (2.00 to 4.00), from their ratings alone: ratings"
     )
     assert not any("saved" in line or "worth" in line for line in few)
+
+
+def test_ratings_of_chosen_items_are_told_first() -> None:
+    checks = [
+        SampleCheck(name="score", difference=fig(0.94, 0.85, 1.03), p=0.001),
+        SampleCheck(name="distance", difference=fig(-0.2, -0.3, -0.1), p=0.04),
+        SampleCheck(name="disagreement", difference=fig(0.1, 0, 0.2), p=0.05),
+        SampleCheck(name="groups by system", p=0.01),
+    ]
+    lines = told(means(fig(3, 2, 4), fig(3, 2, 4), None), sample_checks=checks)
+    assert lines[0] == (
+        "The rated items are no random sample of all items: the judges give them 0.94 points more (0.85 to 1.03) than "
+        "the unrated ones; the judges' scores of them lie 0.20 points less (0.10 to 0.30) from the middle than those "
+        "of the unrated ones; they are spread over groups by system unlike all items. What is said of these raters' "
+        "scores below holds for items like the rated ones alone."
+    )
+    assert lines[1].endswith("a random sample of all items, which they are seen not to be.")
+    fair = told(means(fig(3, 2, 4), fig(3, 2, 4), None), sample_checks=checks[2:3])
+    assert fair[0].endswith("a random sample of all items.")
 
 
 # ---------------------------------------------------------------------------------------------------------- agreement
