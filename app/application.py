@@ -316,7 +316,7 @@ class Dicast(Celery):  # type: ignore[misc]
         return self.call_timeout_s(pool) + CALL_GRACE_S
 
     @cached_property
-    def gate(self) -> GateConfig:
+    def admission_gate(self) -> GateConfig:
         from dicast.workers.admission.gate_host import GateConfig
         from dicast.workers.admission.governor import Governor
 

@@ -216,7 +216,7 @@ async def _judge(self: Any, ref: PageRef, token: str, deployment: int) -> str:
 
 
 class Gated(Task):  # type: ignore[misc]
-    """A task that enters the execution pool through its pool's gate."""
+    """A task that enters the execution pool through its pool's admission gate."""
 
     gated = True
     Request = "dicast.app.operator.requests:UnitRequest"

@@ -12,7 +12,7 @@ from dicast.app.domain.dimension import Scale
 from dicast.app.domain.item import Item, ItemSource, Turn
 from dicast.app.domain.job import Agent, Deployment, EvaluationJob
 from dicast.app.domain.panel import Escalation
-from dicast.app.domain.quality_gate import JobGate
+from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
 from dicast.app.submission.job_file import read_mapping
 from dicast.app.submission.submit import check_job
@@ -47,7 +47,7 @@ def test_the_fields_of_every_model_of_a_job_are_known() -> None:
                         assert found in _models_at(at, EvaluationJob), at
                         known.add(found)
                         models.append((found, at))
-    assert {Item, ItemSource, Agent, Deployment, Scale, Turn, Escalation, CalibrationMap, JobGate} <= known
+    assert {Item, ItemSource, Agent, Deployment, Scale, Turn, Escalation, CalibrationMap, QualityGate} <= known
 
 
 def test_a_good_job_passes() -> None:

@@ -1,6 +1,6 @@
-"""Figures of groups of items that a column of their metadata makes (systems, models, languages), and those of a gate.
+"""Figures of groups of items by a column of their metadata (systems, models, languages), and those of a quality gate.
 
-A gate decides by two of them: a mean with its interval, and the difference from another run with its p-value.
+A quality gate decides by two of them: a mean with its interval, and the difference from another run with its p-value.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def gate(
     summary: Summary = False,
     json: AsJson = False,
 ) -> None:
-    """Say whether a finished job passes its gate.
+    """Say whether a finished job passes its quality gate.
 
     The gate is that of the job, with what the options change.
 
@@ -279,11 +279,11 @@ def gate(
     Exit codes: 0 passed, 4 failed, 5 cannot be told (no calibration for this judge and rubric, no ratings, too few
     items, a cancelled job), 2 refused.
     """
-    from dicast.app.cli.quality_gate import GateOptions, gate_job
+    from dicast.app.cli.quality_gate import QualityGateOptions, decide_job
 
     overrides = demands(
         confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
         min_agreement=min_agreement, calibrated=calibrated,
     )  # fmt: skip
-    options = GateOptions(overrides, fail_under or (), junit, junit_items, csv, summary)
-    raise typer.Exit(gate_job(context.obj, job, options, json=json))
+    options = QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary)
+    raise typer.Exit(decide_job(context.obj, job, options, json=json))

@@ -150,7 +150,7 @@ def run(
     from dicast.app.cli.local_worker import early_worker
 
     with early_worker(out) if local and not detach and not dry_run else nullcontext() as early:
-        from dicast.app.cli.quality_gate import GateOptions
+        from dicast.app.cli.quality_gate import QualityGateOptions
         from dicast.app.cli.run import RunOptions, run_job
 
         overrides = demands(
@@ -160,7 +160,7 @@ def run(
         options = RunOptions(
             json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
             new=new,
-            gate=GateOptions(overrides, fail_under or (), junit, junit_items, csv, summary),
+            gate=QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary),
         )  # fmt: skip
         raise typer.Exit(run_job(context.obj, job, project, assignments or [], options, early))
 

@@ -1,4 +1,4 @@
-"""`dicast gate`, and the gate of `dicast run`: check whether a finished job passes."""
+"""`dicast gate`, and the quality gate of `dicast run`: check whether a finished job passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rich.text import Text
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.statistics import finished
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.quality_gate import GateVerdict, JobGate
+from dicast.app.domain.quality_gate import QualityGate, QualityVerdict
+from dicast.app.domain.refusals import problem
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.domain.text import printable
 from dicast.app.reports.statistics import require_statistics
@@ -28,7 +29,7 @@ CODES = {True: Exit.OK, False: Exit.GATE_FAILED, None: Exit.GATE_UNTOLD}
 
 
 @dataclass(frozen=True, slots=True)
-class GateOptions:
+class QualityGateOptions:
     """What the command line demands in addition to the job, and where the verdict is written."""
 
     demands: dict[str, Any]
@@ -38,18 +39,16 @@ class GateOptions:
     csv: str | None = None
     summary: bool = False
 
-    def gate(self, of_job: JobGate | None) -> JobGate:
+    def gate(self, of_job: QualityGate | None) -> QualityGate:
         """Return the job's gate with the changes of the command line. Raises `Refused`."""
         fields = of_job.model_dump() if of_job is not None else {}
         thresholds = {**fields.get("fail_under", {}), **dict(map(_threshold, self.fail_under))}
         try:
-            return JobGate.model_validate({**fields, **self.demands, "fail_under": thresholds})
+            return QualityGate.model_validate({**fields, **self.demands, "fail_under": thresholds})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            message = first["msg"].removeprefix("Value error, ")
-            value = f", got {first['input']!r}" if where and isinstance(first["input"], str | int | float) else ""
-            raise Refused(f"gate: {where} {message[:1].lower()}{message[1:]}{value}".replace(":  ", ": ")) from None
+            raise Refused(" ".join(filter(None, ("gate:", where, problem(first))))) from None
 
     @property
     def asks(self) -> bool:
@@ -65,7 +64,7 @@ def _threshold(pair: str) -> tuple[str, float]:
         raise Refused(f"--fail-under: DIMENSION=SCORE is wanted, such as clarity=4.2, got {pair!r}") from None
 
 
-def check_gate(options: GateOptions, job: EvaluationJob) -> None:
+def check_quality_gate(options: QualityGateOptions, job: EvaluationJob) -> None:
     """Check before the job is judged all that a gate needs: its thresholds fit the dimensions, the baseline has ended
     and has files here, the libraries are installed, and the output files can be written. Raises `Refused` or
     `NoLibraries`."""
@@ -89,7 +88,7 @@ def check_gate(options: GateOptions, job: EvaluationJob) -> None:
     check_outputs(options)
 
 
-def check_outputs(options: GateOptions) -> None:
+def check_outputs(options: QualityGateOptions) -> None:
     """Raise `Refused` if the verdict could not be written."""
     if options.junit_items and options.junit is None:
         raise Refused("--junit-items belongs to --junit FILE, which is not given")
@@ -121,28 +120,35 @@ def check_folder(option: str, folder: Path, *, create_later: bool = False) -> No
         raise Refused(f"{option}: nothing can be written into {place}: {error.strerror or error}") from None
 
 
-def gate_job(terminal: Terminal, job: str, options: GateOptions, *, json: bool) -> Exit:
+def decide_job(terminal: Terminal, job: str, options: QualityGateOptions, *, json: bool) -> Exit:
     """Show whether a finished job passes, and write the verdict. Raises `Refused`, `NoLibraries`, OSError."""
     run = finished(job)
     gate = options.gate(run.report.gate)
     check_outputs(options)
     if not gate.has_conditions:
         raise Refused(f"job {run.report.job_id} has no gate: say `gate:` in the job, or --fail-under and the like")
-    return gated(terminal, run.folder, run.report, gate, options, json=json)
+    return hold_to_gate(terminal, run.folder, run.report, gate, options, json=json)
 
 
-def gated(
-    terminal: Terminal, folder: Path, report: Report, gate: JobGate, options: GateOptions, *, json: bool = False,
-    console: Console | None = None,
+def hold_to_gate(
+    terminal: Terminal, folder: Path, report: Report, gate: QualityGate, options: QualityGateOptions, *,
+    json: bool = False, console: Console | None = None,
 ) -> Exit:  # fmt: skip
     """Check a finished job against its gate and return the exit code. The checks are printed to `console`, by default
     standard output. Raises `Refused`, `NoLibraries`, OSError."""
-    from dicast.app.reports.quality_gate import FinishedRun, gate_verdict, items_below, markdown, write_csv, write_junit  # noqa: PLC0415  # noqa: PLC0415  (take long to load)
+    from dicast.app.reports.quality_gate import (  # noqa: PLC0415  (take long to load)
+        FinishedRun,
+        items_below,
+        markdown,
+        quality_verdict,
+        write_csv,
+        write_junit,
+    )
 
     baseline = finished(gate.not_worse_than) if gate.not_worse_than is not None else None
     before = FinishedRun(baseline.folder, baseline.report) if baseline is not None else None
     try:
-        verdict = gate_verdict(gate, FinishedRun(folder, report), before)
+        verdict = quality_verdict(gate, FinishedRun(folder, report), before)
     except ValueError as error:
         raise Refused(str(error)) from None
     if options.junit is not None:
@@ -164,7 +170,7 @@ def gated(
     return CODES[verdict.passed]
 
 
-def _show(console: Console, verdict: GateVerdict) -> None:
+def _show(console: Console, verdict: QualityVerdict) -> None:
     for check in verdict.checks:
         word, style = MARKS[check.passed]
         name = printable(check.name, 200)

@@ -32,7 +32,7 @@ from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Display, Interrupts, JobWatcher, display, follow
 from dicast.app.cli.local_worker import EarlyWorker, local_changes
-from dicast.app.cli.quality_gate import GateOptions, check_folder, check_gate, gated
+from dicast.app.cli.quality_gate import QualityGateOptions, check_folder, check_quality_gate, hold_to_gate
 from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import Item, ItemSource, RatingCounts
@@ -291,7 +291,7 @@ class RunOptions:
     detach: bool = False
     dry_run: bool = False
     new: bool = False
-    gate: GateOptions = GateOptions({})
+    gate: QualityGateOptions = QualityGateOptions({})
 
 
 def run_job(
@@ -312,7 +312,7 @@ def run_job(
             # Whatever can be checked without a store is checked before anything is started.
             dicast = application(terminal, local_changes(options.out) if options.local else {})
             ready = dicast.prepared(document)
-            check_gate(options.gate, ready.job)
+            check_quality_gate(options.gate, ready.job)
             if options.out is not None:
                 check_folder("--out", Path(options.out), create_later=True)
             if options.dry_run:
@@ -538,7 +538,7 @@ def _report_end(terminal: Terminal, dicast: Dicast, status: JobStatus, options: 
     if not gate.has_conditions:
         return code
     root = results_root(report, options.out or dicast.settings.results_dir)
-    gate_exit = gated(
+    gate_exit = hold_to_gate(
         terminal,
         job_folder(root, report.job_id),
         report,

@@ -20,7 +20,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource, JudgedKind, RatingSource
 from dicast.app.domain.panel import MAJORITY, Combination, PanelRule, check_chief, check_escalation
 from dicast.app.domain.probes import Probes, author_column, names, variant_probes
-from dicast.app.domain.quality_gate import JobGate
+from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.question import Question
 from dicast.app.domain.ranking import PAIR_METADATA, Pairs, pairing_problem
 from dicast.app.domain.records import Items, inline_items
@@ -103,7 +103,7 @@ class EvaluationJob(Strict):
     calibration: Calibration | None = Field(
         default=None, description="maps from the judges' scores to people's, learned from an earlier job"
     )
-    gate: JobGate | None = Field(default=None, description="what the results must reach, as `dicast gate` tells")
+    gate: QualityGate | None = Field(default=None, description="what the results must reach, as `dicast gate` tells")
     question: Question | None = Field(
         default=None, description="what is to be known: the job ends as soon as it is, its items in random order"
     )

@@ -1,4 +1,4 @@
-"""A job's gate: the thresholds that its results must pass, and the result of each check."""
+"""A job's quality gate: the thresholds that its results must pass, and the result of each check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_share)]
 
 
-class JobGate(Strict):
+class QualityGate(Strict):
     """The thresholds that a job's results must reach. An empty gate lets everything pass."""
 
     fail_under: dict[Id, Finite] = Field(
@@ -99,8 +99,8 @@ class Check(BaseModel):
     told: str
 
 
-class GateVerdict(BaseModel):
-    """The result of a gate on a finished job."""
+class QualityVerdict(BaseModel):
+    """The result of a quality gate on a finished job."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 

@@ -27,7 +27,7 @@ from dicast.app.domain.opinion import ErrorGroup, ErrorKind, ErrorTally, Evaluat
 from dicast.app.domain.panel import LearnedPanel, PanelRule
 from dicast.app.domain.plan import Stop
 from dicast.app.domain.probes import Probes, without_ratings
-from dicast.app.domain.quality_gate import JobGate
+from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.question import JobAnswer
 
 
@@ -350,7 +350,7 @@ class ReportHeader(Frozen):
         default="", description="digest of the words in which its judges were asked; '' in earlier versions' reports"
     )
     template: str = Field(default="", description="digest of its templates; '' without any")
-    gate: JobGate | None = Field(default=None, description="what its results must reach")
+    gate: QualityGate | None = Field(default=None, description="what its results must reach")
     calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
     orders: Orders | None = Field(default=None, description="in which pairs were judged; null where items are no pairs")
 

@@ -39,7 +39,7 @@ class PoolSettings(Protocol):
     @property
     def pools(self) -> Pools: ...
     @property
-    def gate(self) -> GateConfig: ...
+    def admission_gate(self) -> GateConfig: ...
     def call_timeout_s(self, pool: str) -> float: ...
 
 
@@ -115,11 +115,11 @@ class ServedPools:
 
     async def limit(self, pool: str) -> int:
         """Return how many calls the governor allows to be open now, over all workers."""
-        return await self._app.gate.governor().limit(pool)
+        return await self._app.admission_gate.governor().limit(pool)
 
     async def govern(self) -> None:
         """Have the governor decide on every pool's limits."""
-        await self._app.gate.governor().tick_all(list(self._pools.pools))
+        await self._app.admission_gate.governor().tick_all(list(self._pools.pools))
 
     async def close(self) -> None:
         for provider in self._providers.values():

@@ -1,4 +1,4 @@
-"""Checks whether a finished job passes a gate, from its files, and writes the verdict for other programs.
+"""Checks whether a finished job passes a quality gate, from its files, and writes the verdict for other programs.
 
 The formats are JUnit XML, Markdown and CSV.
 """
@@ -17,7 +17,7 @@ from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import describe_differences as parts_text
 from dicast.app.domain.figure import Figure, figure_text, interval_text
-from dicast.app.domain.quality_gate import LEVEL, Check, GateVerdict, JobGate
+from dicast.app.domain.quality_gate import LEVEL, Check, QualityGate, QualityVerdict
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.domain.text import cell, percent, printable
 from dicast.app.reports import formats
@@ -46,16 +46,16 @@ class _Scores:
         return None if self.clusters is None else [self.clusters[item] for item in items]
 
 
-def gate_verdict(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None = None) -> GateVerdict:
+def quality_verdict(gate: QualityGate, run: FinishedRun, baseline: FinishedRun | None = None) -> QualityVerdict:
     """Check the run against the gate; `baseline` is the job that the run must not be worse than. Raises ValueError if
     a threshold names no dimension of the job, `NoLibraries` if an interval or p-value is needed, OSError."""
     report = run.report
     nominal = [d.id for d in report.dimensions if d.nominal]
     gate.check_dimensions({d.id: (d.scale_min, d.scale_max) for d in report.dimensions}, nominal)
-    return GateVerdict(job_id=report.job_id, checks=list(_checks(gate, run, baseline)))
+    return QualityVerdict(job_id=report.job_id, checks=list(_checks(gate, run, baseline)))
 
 
-def _checks(gate: JobGate, run: FinishedRun, baseline: FinishedRun | None) -> Iterator[Check]:
+def _checks(gate: QualityGate, run: FinishedRun, baseline: FinishedRun | None) -> Iterator[Check]:
     report = run.report
     if report.status != "completed":
         text = f"the job was cancelled, and {report.missing:,} of its {report.units:,} units were never judged"
@@ -125,7 +125,7 @@ def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
     return _Scores(by_dimension, clusters)
 
 
-def _mean(gate: JobGate, dimension: ReportDimension, scores: _Scores) -> Check:
+def _mean(gate: QualityGate, dimension: ReportDimension, scores: _Scores) -> Check:
     by_item, least = scores.values[dimension.id], gate.fail_under[dimension.id]
     if not by_item:
         return _mean_check(dimension, None, least, None, "there is no score")
@@ -164,7 +164,7 @@ def _interval(
     return panel_mean(scores, bounds, clusters)
 
 
-def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: FinishedRun) -> Iterator[Check]:
+def _not_worse(gate: QualityGate, run: FinishedRun, scores: _Scores, baseline: FinishedRun) -> Iterator[Check]:
     try:
         from dicast.app.analysis.group_figures import drop, holm  # noqa: PLC0415  (takes long to load)
         from dicast.app.analysis.runs import incompatibilities  # noqa: PLC0415
@@ -196,7 +196,9 @@ def _not_worse(gate: JobGate, run: FinishedRun, scores: _Scores, baseline: Finis
         )
 
 
-def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure, float | None, float | None]) -> Check:
+def _loss_check(
+    gate: QualityGate, name: str, dimension: str, measured: tuple[Figure, float | None, float | None]
+) -> Check:
     moved, p, detectable = measured
     if moved.value is None or moved.low is None or p is None:
         text = figure_text(moved)
@@ -218,7 +220,7 @@ def _loss_check(gate: JobGate, name: str, dimension: str, measured: tuple[Figure
     )  # fmt: skip
 
 
-def _agreement(gate: JobGate, least: float, run: FinishedRun) -> Iterator[Check]:
+def _agreement(gate: QualityGate, least: float, run: FinishedRun) -> Iterator[Check]:
     job_statistics = run.report.statistics
     if run.report.rated and (job_statistics is None or job_statistics.state != "computed"):
         job_statistics = compute(run.folder, run.report)
@@ -251,7 +253,9 @@ WORDS = {True: "passed", False: "failed", None: "cannot be told"}
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>&~@:-])")
 
 
-def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()) -> None:
+def write_junit(
+    verdict: QualityVerdict, report: Report, out: Path, items: Iterable[tuple[str, list[str]]] = ()
+) -> None:
     """Write a test suite with a case for each check, whole or not at all. A check that cannot be decided is an
     error. `items` are ids with what is wrong with each; they make a second suite with a case for every item.
     Raises OSError."""
@@ -272,7 +276,7 @@ def write_junit(verdict: GateVerdict, report: Report, out: Path, items: Iterable
         file.write(b"</testsuites>\n")
 
 
-def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[str, list[str]]]:
+def items_below(gate: QualityGate, folder: Path, report: Report) -> Iterator[tuple[str, list[str]]]:
     """Yield every item with those of its panel scores that are below the gate's thresholds, in the order of the
     items."""
     from dicast.app.reports.panel import panel_scores  # noqa: PLC0415  (takes long to load)
@@ -292,7 +296,7 @@ def items_below(gate: JobGate, folder: Path, report: Report) -> Iterator[tuple[s
         yield last, wrong
 
 
-def markdown(verdict: GateVerdict, report: Report) -> str:
+def markdown(verdict: QualityVerdict, report: Report) -> str:
     """Return a summary for a pull request: the verdict, the checks, and the means."""
     head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
     lines = [f"### Job {_escaped(report.job_id)} {head[verdict.passed]}", ""]
@@ -310,7 +314,7 @@ def markdown(verdict: GateVerdict, report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_csv(verdict: GateVerdict, out: Path) -> None:
+def write_csv(verdict: QualityVerdict, out: Path) -> None:
     """Write a row for each check, safe for spreadsheets, whole or not at all. Raises OSError."""
     with replacing(out, private=False) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")

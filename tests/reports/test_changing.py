@@ -14,7 +14,7 @@ import pytest
 
 from dicast.app.cli import statistics
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.quality_gate import GateOptions, gate_job
+from dicast.app.cli.quality_gate import QualityGateOptions, decide_job
 from dicast.app.cli.statistics import PanelQuery, show_comparison, show_panels, show_statistics
 from dicast.app.domain.item import Rating
 from dicast.app.domain.report import Report, ReportDimension
@@ -80,7 +80,7 @@ def test_who_looks_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     write_own_page(folder, report)
     before, out = contents(folder), tmp_path / "out"
     out.mkdir()
-    gate = GateOptions({"min_agreement": 0.1}, ("clear=2",), str(out / "g.xml"), True, str(out / "g.csv"), True)
+    gate = QualityGateOptions({"min_agreement": 0.1}, ("clear=2",), str(out / "g.xml"), True, str(out / "g.csv"), True)
     looks: dict[str, Callable[[], object]] = {
         "report": lambda: show(folder),
         "report --json": lambda: show(folder, json=True),
@@ -93,7 +93,7 @@ def test_who_looks_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
         "panel": lambda: show_panels(
             Terminal(), str(folder), PanelQuery((), 2, "pearson", 0.1, ()), plot=str(out / "p.svg"), json=False
         ),
-        "gate": lambda: gate_job(Terminal(), str(folder), gate, json=False),
+        "gate": lambda: decide_job(Terminal(), str(folder), gate, json=False),
         "run --out": lambda: collect(report, tmp_path, out),
     }
     for name, look in looks.items():

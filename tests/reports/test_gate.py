@@ -15,13 +15,13 @@ import pytest
 from pydantic import ValidationError
 
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.quality_gate import GateOptions, gate_job
+from dicast.app.cli.quality_gate import QualityGateOptions, decide_job
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.quality_gate import Check, GateVerdict, JobGate
+from dicast.app.domain.quality_gate import Check, QualityGate, QualityVerdict
 from dicast.app.reports import files, quality_gate, statistics
 from dicast.app.reports.folders import begin, job_folder
-from dicast.app.reports.quality_gate import FinishedRun, gate_verdict, markdown, write_csv, write_junit
+from dicast.app.reports.quality_gate import FinishedRun, markdown, quality_verdict, write_csv, write_junit
 from dicast.errors import Exit
 from tests.command import JOB, ROOT
 from tests.reports.building import NOW, error, header, opinion
@@ -44,12 +44,14 @@ def run_of(root: Path, *, lower: float = 0.0, failed: int = 0, **changes: Any) -
 
 
 def told(gate: dict[str, Any], run: FinishedRun, before: FinishedRun | None = None) -> list[tuple[str, bool | None]]:
-    return [(check.name, check.passed) for check in gate_verdict(JobGate.model_validate(gate), run, before).checks]
+    return [
+        (check.name, check.passed) for check in quality_verdict(QualityGate.model_validate(gate), run, before).checks
+    ]
 
 
 def test_a_mean_is_held_against_its_threshold_or_its_intervals_lower_end(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    (check,) = gate_verdict(JobGate(fail_under={"clear": 5.0}), run).checks
+    (check,) = quality_verdict(QualityGate(fail_under={"clear": 5.0}), run).checks
     assert check.passed and check.value is not None and check.low is not None and check.low < 5 < check.value
     assert told({"fail_under": {"clear": 5.0}, "confident": True}, run) == [("mean of clear", False)]
     assert told({"fail_under": {"clear": check.low - 0.01}, "confident": True}, run) == [("mean of clear", True)]
@@ -67,7 +69,7 @@ def test_a_loss_must_be_proved_or_with_confidence_be_ruled_out(tmp_path: Path) -
     before, same, worse = run_of(tmp_path / "a"), run_of(tmp_path / "b"), run_of(tmp_path / "c", lower=1)
     name = "clear not worse than job-1"
     assert told({"not_worse_than": "x"}, same, before) == [(name, True)]
-    (check,) = gate_verdict(JobGate(not_worse_than="x"), worse, before).checks
+    (check,) = quality_verdict(QualityGate(not_worse_than="x"), worse, before).checks
     assert check.passed is False and check.p is not None and check.p < 0.001 and check.value == pytest.approx(-0.425)
     assert "would be found in four of five cases" in check.told
     assert told({"not_worse_than": "x", "shift": 0.5}, worse, before) == [(name, True)], "no more than what counts"
@@ -80,7 +82,7 @@ def test_runs_that_cannot_be_compared_are_not(tmp_path: Path) -> None:
     (dimension,) = run.report.dimensions
     other = dimension.model_copy(update={"rubric": "another"})
     foreign = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": [other]}))
-    (check,) = gate_verdict(JobGate(not_worse_than="x"), run, foreign).checks
+    (check,) = quality_verdict(QualityGate(not_worse_than="x"), run, foreign).checks
     assert check.passed is None and "another rubric" in check.told
     nothing = FinishedRun(before.folder, before.report.model_copy(update={"dimensions": []}))
     assert told({"not_worse_than": "x"}, run, nothing) == [("not worse than job-1", None)]
@@ -106,7 +108,7 @@ def test_a_calibration_must_be_there_and_be_for_this_job(tmp_path: Path) -> None
     calibrated = report.model_copy(update={"calibration": Calibration(maps=maps)})
     assert told(gate, FinishedRun(folder, calibrated)) == [("calibration of clear", True), ("mean of clear", True)]
     stale = calibrated.model_copy(update={"prompt": "worded in another way"})
-    (check,) = gate_verdict(JobGate.model_validate(gate), FinishedRun(folder, stale)).checks
+    (check,) = quality_verdict(QualityGate.model_validate(gate), FinishedRun(folder, stale)).checks
     assert check.passed is None and "stale: it was made with another prompt" in check.told
 
 
@@ -114,7 +116,7 @@ def test_what_cannot_be_told_does_not_pass(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     cancelled = FinishedRun(run.folder, run.report.model_copy(update={"status": "cancelled", "missing": 3}))
     assert told({"max_errors": 1}, cancelled) == [("complete", None), ("errors", True)]
-    verdict = gate_verdict(JobGate(max_errors=1.0), cancelled)
+    verdict = quality_verdict(QualityGate(max_errors=1.0), cancelled)
     assert verdict.passed is None
     begin(tmp_path / "none", "job-1", NOW)
     files.write_page(tmp_path / "none", "job-1", NOW, "0", 0, [opinion(0, score=None)], [error(0)])
@@ -122,16 +124,16 @@ def test_what_cannot_be_told_does_not_pass(tmp_path: Path) -> None:
         job_folder(tmp_path / "none", "job-1"), files.finish(tmp_path / "none", "job-1", NOW, header(1))
     )
     assert told({"fail_under": {"clear": 2}}, empty) == [("mean of clear", None)]
-    few = gate_verdict(JobGate(not_worse_than="x"), empty, run).checks[0]
+    few = quality_verdict(QualityGate(not_worse_than="x"), empty, run).checks[0]
     assert few.passed is None and "the runs share 0 items" in few.told
 
 
 def test_items_may_be_clustered(tmp_path: Path) -> None:
     folder, report = finished(tmp_path, [], cluster="doc")
-    alone = gate_verdict(
-        JobGate(fail_under={"clear": 2}), FinishedRun(folder, report.model_copy(update={"cluster": None}))
+    alone = quality_verdict(
+        QualityGate(fail_under={"clear": 2}), FinishedRun(folder, report.model_copy(update={"cluster": None}))
     ).checks[0]
-    (check,) = gate_verdict(JobGate(fail_under={"clear": 2}), FinishedRun(folder, report)).checks
+    (check,) = quality_verdict(QualityGate(fail_under={"clear": 2}), FinishedRun(folder, report)).checks
     assert check.value == alone.value and (check.low, check.high) != (alone.low, alone.high)
 
 
@@ -139,9 +141,9 @@ def test_without_libraries_a_plain_threshold_still_holds(tmp_path: Path, monkeyp
     run = run_of(tmp_path)
     monkeypatch.setitem(sys.modules, "dicast.app.analysis.group_figures", None)
     assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
-    for gate in (JobGate(fail_under={"clear": 4.0}, confident=True), JobGate(not_worse_than="x")):
+    for gate in (QualityGate(fail_under={"clear": 4.0}, confident=True), QualityGate(not_worse_than="x")):
         with pytest.raises(quality_gate.NoLibraries, match=r"\.\[scores\]"):
-            gate_verdict(gate, run, run)
+            quality_verdict(gate, run, run)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,10 @@ CHECKS = [
 def test_junit_has_a_case_for_each_check_and_item(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     write_junit(
-        GateVerdict(job_id="job-1", checks=CHECKS), run.report, tmp_path / "j.xml", [("a", []), ("<b>\x00", [HOSTILE])]
+        QualityVerdict(job_id="job-1", checks=CHECKS),
+        run.report,
+        tmp_path / "j.xml",
+        [("a", []), ("<b>\x00", [HOSTILE])],
     )
     (tmp_path / "plain").touch()
     modes = {name: (tmp_path / name).stat().st_mode for name in ("j.xml", "plain")}
@@ -192,10 +197,10 @@ def test_junit_has_a_case_for_each_check_and_item(tmp_path: Path) -> None:
 
 def test_markdown_and_csv_hold_no_markup_and_no_formula(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    text = markdown(GateVerdict(job_id="job-1", checks=CHECKS), run.report)
+    text = markdown(QualityVerdict(job_id="job-1", checks=CHECKS), run.report)
     assert "failed its gate" in text and not re.search(r"(?<!\\)[<`]", text)
     assert all(line.replace("\\|", "").count("|") in (0, 4, 5) for line in text.splitlines())
-    write_csv(GateVerdict(job_id="job-1", checks=CHECKS), tmp_path / "c.csv")
+    write_csv(QualityVerdict(job_id="job-1", checks=CHECKS), tmp_path / "c.csv")
     with (tmp_path / "c.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["passed"] for row in rows] == ["failed", "passed", "cannot be told"] and rows[1]["name"] == "'=1+1"
@@ -205,37 +210,37 @@ def test_markdown_and_csv_hold_no_markup_and_no_formula(tmp_path: Path) -> None:
 def test_the_command_adds_to_the_jobs_gate_and_has_its_own_exit_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_of(tmp_path, gate=JobGate(fail_under={"clear": 5.0}))
+    run = run_of(tmp_path, gate=QualityGate(fail_under={"clear": 5.0}))
     folder = str(run.folder)
-    assert gate_job(Terminal(), folder, GateOptions({}), json=False) is Exit.OK
+    assert decide_job(Terminal(), folder, QualityGateOptions({}), json=False) is Exit.OK
     assert "Gate passed" in capfd.readouterr().out
-    assert gate_job(Terminal(), folder, GateOptions({}, ["clear=5.9"]), json=True) is Exit.GATE_FAILED
+    assert decide_job(Terminal(), folder, QualityGateOptions({}, ["clear=5.9"]), json=True) is Exit.GATE_FAILED
     assert json.loads(capfd.readouterr().out)["checks"][0]["bound"] == 5.9
-    assert gate_job(Terminal(), folder, GateOptions({"min_agreement": 0.1}), json=False) is Exit.GATE_UNTOLD
+    assert decide_job(Terminal(), folder, QualityGateOptions({"min_agreement": 0.1}), json=False) is Exit.GATE_UNTOLD
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     (tmp_path / "summary.md").write_text("before\n")
-    options = GateOptions(
+    options = QualityGateOptions(
         {}, junit=str(tmp_path / "j.xml"), junit_items=True, csv=str(tmp_path / "c.csv"), summary=True
     )
-    assert gate_job(Terminal(), folder, options, json=False) is Exit.OK
+    assert decide_job(Terminal(), folder, options, json=False) is Exit.OK
     assert (tmp_path / "summary.md").read_text().startswith("before\n### Job job")
     items = ElementTree.parse(tmp_path / "j.xml").getroot()[1]
     assert len(items) == ITEMS and sum(len(case) > 0 for case in items) == 14, "those below 5"
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     capfd.readouterr()
-    assert gate_job(Terminal(), folder, GateOptions({}, summary=True), json=False) is Exit.OK
+    assert decide_job(Terminal(), folder, QualityGateOptions({}, summary=True), json=False) is Exit.OK
     assert capfd.readouterr().out.startswith("### Job job")
     for options, message in [
-        (GateOptions({}, ["clear"]), "DIMENSION=SCORE is wanted"),
-        (GateOptions({}, ["clear=11"]), "clear has a scale of 1 to 10"),
-        (GateOptions({"max_errors": "x"}), "gate: max_errors"),
-        (GateOptions({"not_worse_than": "nothing"}), "no finished job 'nothing'"),
+        (QualityGateOptions({}, ["clear"]), "DIMENSION=SCORE is wanted"),
+        (QualityGateOptions({}, ["clear=11"]), "clear has a scale of 1 to 10"),
+        (QualityGateOptions({"max_errors": "x"}), "gate: max_errors"),
+        (QualityGateOptions({"not_worse_than": "nothing"}), "no finished job 'nothing'"),
     ]:
         with pytest.raises(Refused, match=message):
-            gate_job(Terminal(), folder, options, json=False)
+            decide_job(Terminal(), folder, options, json=False)
     nothing = run_of(tmp_path / "plain")
     with pytest.raises(Refused, match="has no gate"):
-        gate_job(Terminal(), str(nothing.folder), GateOptions({}), json=False)
+        decide_job(Terminal(), str(nothing.folder), QualityGateOptions({}), json=False)
 
 
 def test_the_process_ends_with_the_gates_code(tmp_path: Path) -> None:

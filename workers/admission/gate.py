@@ -1,4 +1,4 @@
-"""The gate: a unit enters the execution pool only with a lease from the store.
+"""The admission gate: a unit enters the execution pool only with a lease from the store.
 
 A waiting unit holds no slot. A gate asks for leases in batches: one round trip gives back the leases that calls have
 ended with and requests new ones. It wakes when a lease is given back here, when the store announces that one was freed

@@ -31,7 +31,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """The gates' configuration, made by the composition root (`app.gate`).
+    """The gates' configuration, made by the composition root (`app.admission_gate`).
 
     `lease_s` returns how long a pool's leases live: longer than any of its calls, but no longer than needed, since a
     frozen node's lease is free only when it expires. `cut_frees` says of a pool whether its provider ends a call when

@@ -324,7 +324,7 @@ class AdmissionConsumer(CheckedMessages):
         super().__init__(*args, without_mingle=True, without_gossip=True, **kwargs)
         # A store that is full, loading or read-only answers with these: it is waited for, as for one that is away.
         self.connection_errors: tuple[type[Exception], ...] = (*self.conninfo.connection_errors, ResponseError)
-        self.config: GateConfig = self.app.gate
+        self.config: GateConfig = self.app.admission_gate
         self.config.suspension.suspended = self._suspension
         self.pool.spare, self.pool.resized = spare_slots, self.config.width.resize
         self.initial_prefetch_count = self._prefetch_count()
