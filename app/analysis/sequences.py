@@ -11,17 +11,20 @@ fractions of what may be staked; half of the error is for bets on more than m an
 
 Items drawn at random without replacement from `population` ones (their section 5) narrow it further: the odds follow
 from the items that remain. Their random order is the only condition.
+
+`answer_of` answers a job's question from its scores so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Result, Unknown
+from dicast.app.domain.question import JobAnswer, Question, State
 
 FRACTIONS = np.linspace(0.2, 0.99, 10) ** 2
 NEARLY = 1e-12
@@ -120,7 +123,7 @@ def _first(possible: Callable[[float], bool]) -> float:
     return out
 
 
-State = Literal["yes", "no", "known", "not yet", "spent"]
+InquiryState = Literal["yes", "no", "known", "not yet", "spent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class NoWiderThan:
     width: float
 
 
-Question = AtLeast | BetterBy | NoWiderThan
+Goal = AtLeast | BetterBy | NoWiderThan
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ class Answer:
     "yes" or "no" answer a threshold, "known" a width; "spent" means that the items or the budget ran out first.
     """
 
-    state: State
+    state: InquiryState
     items: int
     missing: int
 
@@ -174,7 +177,7 @@ class Inquiry:
     """
 
     def __init__(
-        self, question: Question, low: float, high: float, population: int | None = None, most: int | None = None,
+        self, question: Goal, low: float, high: float, population: int | None = None, most: int | None = None,
         confidence: float = CONFIDENCE,
     ) -> None:  # fmt: skip
         if not low < high:
@@ -230,7 +233,7 @@ class Inquiry:
             raise ValueError(f"scores lie between {self._low:g} and {self._low + self._size:g}")
         return np.asarray(scaled)
 
-    def _state(self) -> State:
+    def _state(self) -> InquiryState:
         if self._items == self._scorable:
             return self._exact()
         if isinstance(self.question, NoWiderThan):
@@ -256,7 +259,7 @@ class Inquiry:
             self._capital.feed(np.concatenate(self._scores))
         return self._capital
 
-    def _exact(self) -> State:
+    def _exact(self) -> InquiryState:
         if isinstance(self.question, NoWiderThan):
             return "known"
         if self._items == 0:
@@ -270,3 +273,60 @@ def differences_of(a: Floats, b: Floats) -> Floats:
     """Return the differences that `BetterBy` is fed with: of the same items, or of items of A and B drawn
     independently."""
     return np.asarray(a - b)
+
+
+def answer_of(
+    question: Question, dimension: str, bounds: tuple[int, int], scores: Sequence[float], population: int, *,
+    spent: bool = False, ended: bool = False,
+) -> JobAnswer:  # fmt: skip
+    """Return the answer after these scores of the first items in random order, of `population` in all.
+
+    A missing score is NaN. For a difference, `population` counts pairs, whose items alternate in `scores`. `spent`
+    says that no more calls may be made; `ended`, that no more scores will come, so that the interval is reported
+    whatever it is.
+    """
+    values = _question_values(question, np.asarray(scores, float))
+    missing = int(np.isnan(values).sum())
+    inquiry = _inquiry(question, bounds, population - missing)
+    state = inquiry.feed(values[~np.isnan(values)]).state
+    none_scored = missing == len(values)
+    answer_state: State = ("spent" if spent else "open") if state == "not yet" or none_scored else state
+    interval = inquiry.interval() if answer_state != "open" or ended else None
+    estimate = interval if isinstance(interval, Estimate) else None
+    return JobAnswer(
+        question=question.sentence(dimension),
+        state=answer_state,
+        value=estimate.value if estimate else None,
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
+        confidence=question.confidence,
+        items=len(values) - missing,
+        missing=missing,
+        population=population,
+        asked=question.model_copy(update={"dimension": dimension}),
+    )
+
+
+def _question_values(question: Question, scores: Floats) -> Floats:
+    """Return the values that the question is about: scores, whether they are high enough, or differences of pairs."""
+    if question.share is not None:
+        enough = (scores >= question.share.at_least_score).astype(float)
+        return np.where(np.isnan(scores), np.nan, enough)
+    if question.difference is not None:
+        pairs = len(scores) // 2
+        return differences_of(scores[0 : 2 * pairs : 2], scores[1 : 2 * pairs : 2])
+    return scores
+
+
+def _inquiry(question: Question, bounds: tuple[int, int], population: int) -> Inquiry:
+    low, high = bounds
+    goal: Goal
+    if question.share is not None:
+        goal, low, high = AtLeast(question.share.share_at_least), 0, 1
+    elif question.difference is not None:
+        goal = BetterBy(question.difference.at_least)
+    elif question.mean_at_least is not None:
+        goal = AtLeast(question.mean_at_least)
+    else:
+        goal = NoWiderThan(question.width or 0.0)
+    return Inquiry(goal, low, high, population, confidence=question.confidence)

@@ -160,7 +160,7 @@ def answer_question(
     """Return the answer that these scores of the first items give to the job's question. Blocks. Raises
     `NoLibraries`."""
     require_libraries()
-    from dicast.app.analysis.inquiry import answer_of  # noqa: PLC0415  (takes long to load)
+    from dicast.app.analysis.sequences import answer_of  # noqa: PLC0415  (takes long to load)
 
     assert job.spec.question is not None
     dimension = job.spec.dimensions[job.spec.question_dimension]

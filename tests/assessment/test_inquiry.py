@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dicast.app.analysis.inquiry import answer_of
+from dicast.app.analysis.sequences import answer_of
 from dicast.app.domain.question import Question
 
 SCALE = (1, 5)
