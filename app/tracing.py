@@ -78,7 +78,7 @@ class _NoSpan:
     def __exit__(self, *_: object) -> None: ...
 
 
-_NO_SPAN = _NoSpan()
+NO_SPAN = _NoSpan()
 
 
 class Traces:
@@ -90,11 +90,11 @@ class Traces:
     ) -> AbstractContextManager[AnySpan]:
         """Record a span around the block, which is the current one meanwhile. An exception is recorded by its type
         alone."""
-        return _NO_SPAN
+        return NO_SPAN
 
     def child(self, name: str, **attributes: Value) -> AbstractContextManager[AnySpan]:
         """Record a span around the block if it is within another one."""
-        return _NO_SPAN
+        return NO_SPAN
 
     def past(self, name: str, from_s: float, to_s: float, **attributes: Value) -> None:
         """Record a child of the current span that has ended already; instants are Unix times."""
@@ -135,7 +135,7 @@ class Tracer(Traces):
                 raise
 
     def child(self, name: str, **attributes: Value) -> AbstractContextManager[AnySpan]:
-        return self._span(name, "", attributes) if current() else _NO_SPAN
+        return self._span(name, "", attributes) if current() else NO_SPAN
 
     def header(self, parent: str) -> dict[str, Value]:
         return {HEADER: current() or parent, PUBLISHED: round(time.time(), 3)}

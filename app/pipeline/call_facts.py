@@ -101,9 +101,10 @@ class Call:
             pool=self.pool, unit=f"{self.ref.lane}.{self.ref.page}.{self.token}", **values,
         )  # fmt: skip
 
-    def scored_result(self, claim: Claim, verdict: Judgment, usage: Usage, answer: Answered) -> UnitResult:
+    def scored_result(
+        self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage, answer: Answered
+    ) -> UnitResult:
         """Return a unit's opinion in the form that the ledger stores; `usage` is its share of the answer's."""
-        dimension = self.dimension(claim)
         score = unswapped_score(verdict.score, swapped=True) if self.swapped else verdict.score
         opinion = Opinion(
             judge=self.agent.name,

@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -47,7 +48,7 @@ from dicast.app.pipeline.record import Recorder, retry_until_available
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
-from dicast.app.tracing import NO_TRACES, AnySpan, Traces, trace_of
+from dicast.app.tracing import NO_SPAN, NO_TRACES, AnySpan, Traces, trace_of
 from dicast.workers.admission.request import Lease
 
 logger = logging.getLogger(__name__)
@@ -181,9 +182,9 @@ class Judge:
         if claimed is None:
             return NextSteps(counts=True)
         call, claims = claimed
-        ended = await self._end_unclaimable(call, claims)
+        ended = await self._end_unclaimable(call, claims) if len(call.claims) < len(claims) else None
         if not call.claims:
-            return ended
+            return ended or NextSteps(counts=True)
         outcome: Outcome | None = None
         try:
             if rejection is not None:
@@ -205,7 +206,7 @@ class Judge:
             was_made = isinstance(outcome, Answered | Cut) or (isinstance(outcome, Failed) and outcome.was_made)
             failure = ProviderFailure(FailureKind.INTERNAL, repr(error))
             steps = await self._outcomes.settle(call, Failed(failure, was_made=was_made))
-        return steps.following(ended)
+        return steps if ended is None else steps.following(ended)
 
     async def _claim(self, work: _MessageWork, positions: Sequence[int]) -> tuple[Call, Sequence[Claim]] | None:
         """Claim units. Return the call of those that may be called, and all claims; None if the page is gone."""
@@ -246,8 +247,12 @@ class Judge:
             return NotMade(Delay.ELSEWHERE, words=f"{Delay.ELSEWHERE.value}: {stop.reason}")
         return Unasked.stopped(stop)
 
+    def _span(self, work: _MessageWork, lease: Lease | None) -> AbstractContextManager[AnySpan]:
+        """Return the span of one message's work."""
+        return NO_SPAN if self._tracer is NO_TRACES else self._message_span(work, lease)
+
     @contextlib.contextmanager
-    def _span(self, work: _MessageWork, lease: Lease | None) -> Iterator[AnySpan]:
+    def _message_span(self, work: _MessageWork, lease: Lease | None) -> Iterator[AnySpan]:
         """Record one message's work, and beside it the time for which it waited for its lease."""
         ref = work.ref
         parent, published = trace_of(lease.unit.labels if lease is not None else {})

@@ -153,9 +153,9 @@ class Outcomes:
         unwritten, earlier = {"calls": 1, **token_counters(answer.usage)}, NextSteps(counts=True)
         if answer.opinions:
             earlier, unwritten = await self._scored(call, answer, unwritten), {}
-        rest = [claim for claim in call.claims if claim not in answer.opinions]
-        if not rest:
+        if len(answer.opinions) == len(call.claims):
             return earlier
+        rest = [claim for claim in call.claims if claim not in answer.opinions]
         if self._is_final(call):
             refused = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
             counters = failure_counters(refused) | {"calls": 0} | unwritten
@@ -172,10 +172,10 @@ class Outcomes:
     async def _scored(self, call: Call, answer: Answered, counters: dict[str, int]) -> NextSteps:
         shares, results, scores = divide_usage(answer.usage, len(answer.opinions)), [], []
         for (claim, verdict), usage in zip(answer.opinions.items(), shares, strict=True):
-            name = call.dimension(claim).id
-            call.log(logs.judged, dimension=name, score=verdict.score)
-            results.append(call.scored_result(claim, verdict, usage, answer))
-            scores.append(f"{name} {verdict.score}")
+            dimension = call.dimension(claim)
+            call.log(logs.judged, dimension=dimension.id, score=verdict.score)
+            results.append(call.scored_result(claim, dimension, verdict, usage, answer))
+            scores.append(f"{dimension.id} {verdict.score}")
         recorded = await self._recorder.store(call.ref, counters, results)
         # Last, because this waits for the store, while an answer is also kept on disk.
         await self._fail_fast.note_answer(call.job, call.pool, self._models.model(call.deployment))

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -211,33 +212,30 @@ class Recorder:
         """Write results to the ledger, waiting for the store as long as necessary. Results that are not stored soon are
         also kept on disk. Raises errors that waiting cannot mend: the results are then lost, and a worker to which this
         happens repeatedly is suspended."""
-        scored = sum(result.scored for result in results)
+        scored = sum(map(attrgetter("scored"), results))
         with self._tracer.child("record", results=len(results), scored=scored):
-            return await self._store(ref, counters, results)
-
-    async def _store(self, ref: PageRef, counters: dict[str, int], results: Sequence[UnitResult]) -> Recorded:
-        write = partial(self._ledger.record, ref, counters, results)
-        writing = asyncio.ensure_future(retry_until_available(write))
-        spooled: Path | None = None
-        try:
-            if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
-                spooled = await asyncio.to_thread(self._spool.put, _spool_entry(ref, counters, results))
-            recorded = await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            if writing.done():
-                self._spool.drop(spooled)
-            else:
-                writing.cancel()
-                self._spool.abandon(spooled or self._spool.put(_spool_entry(ref, counters, results)))
-            raise
-        except Exception as error:
-            self._spool.drop(spooled)  # another process could not store it either
-            self._suspension.failed(error)
-            raise
-        self._spool.drop(spooled)
-        self._suspension.reported()
-        self._remember(ref, write)
-        return recorded
+            write = partial(self._ledger.record, ref, counters, results)
+            writing = asyncio.ensure_future(retry_until_available(write))
+            spooled: Path | None = None
+            try:
+                if not (await asyncio.wait({writing}, timeout=SPOOL_AFTER_S))[0]:
+                    spooled = await asyncio.to_thread(self._spool.put, _spool_entry(ref, counters, results))
+                recorded = await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                if writing.done():
+                    self._spool.drop(spooled)
+                else:
+                    writing.cancel()
+                    self._spool.abandon(spooled or self._spool.put(_spool_entry(ref, counters, results)))
+                raise
+            except Exception as error:
+                self._spool.drop(spooled)  # another process could not store it either
+                self._suspension.failed(error)
+                raise
+            self._spool.drop(spooled)
+            self._suspension.reported()
+            self._remember(ref, write)
+            return recorded
 
     async def defer(
         self, ref: PageRef, counters: dict[str, int], deferrals: Sequence[Deferral], due: Sequence[Due]

@@ -79,7 +79,9 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
     verdict, usage = Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)
-    result = call.scored_result(call.claims[1], verdict, usage, Answered({}, "answering", Usage(), 1.23456))
+    result = call.scored_result(
+        call.claims[1], call.dimensions[1], verdict, usage, Answered({}, "answering", Usage(), 1.23456)
+    )
     assert (result.position, result.fence, result.scored) == (5, 8, True)
     found = orjson.loads(result.payload)
     assert found.keys() == {"opinion"}

@@ -465,9 +465,8 @@ class Gate:
         expires_at = started + config.lease_s(self.pool)
         request.lease = Lease(
             self.give_back, self.host.on_loop, lease, request.unit, expires_at, probe=probe,
-            cut_frees=config.cut_frees(self.pool),
+            cut_frees=config.cut_frees(self.pool), may_begin=config.suspension.may_begin,
         )  # fmt: skip
-        request.lease.may_begin = config.suspension.may_begin
         self.host.leased += 1
         self._leases.add(request.lease)
         self._open_calls += 1

@@ -101,6 +101,10 @@ class QueuedUnits(NamedTuple):
         return cls(projects, others + len(units) - projects.total())
 
 
+def _always() -> bool:
+    return True
+
+
 class Lease:
     """The right to have one call open until `expires_at` (the loop's monotonic clock). It is given back once.
 
@@ -128,12 +132,13 @@ class Lease:
         *,
         probe: bool = False,
         cut_frees: bool = True,
+        may_begin: Callable[[], bool] = _always,
     ) -> None:
         self._give_back: Callable[[Lease], None] | None = give_back
         self._on_loop = on_loop
         self.id, self.unit, self.expires_at = lease_id, unit, expires_at
         self.outcome: CallOutcome | None = None
-        self.may_begin: Callable[[], bool] = lambda: True
+        self.may_begin = may_begin
         self.end_call: Callable[[], None] | None = None
         self.is_cut = False
         self.probe, self.cut_frees = probe, cut_frees
