@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dicast.app.analysis.beside_people import effect_beside_people
 from dicast.app.analysis.biases import _among_judges, _is_own_family, _shortage, _with_people
 from dicast.app.analysis.estimates import Estimate, Unknown
-from dicast.app.analysis.scores import Labels
+from dicast.app.analysis.scores import DimensionScores, Labels, People
 from dicast.app.domain.probes import SelfPreference
 from dicast.app.domain.report import ReportAgent
 from dicast.app.reports.scores import _kinship
+from tests.assessment.test_assess import dimension
 from tests.reports.building import header
 
 NAN = float("nan")
@@ -62,22 +64,27 @@ def test_it_takes_ten_texts_of_each(own: int, others: int, enough: bool) -> None
     assert told is None or told.endswith(f"as many of others, and there are {own} and {others}")
 
 
-def test_against_people_it_is_the_difference_of_two_means() -> None:
+def test_against_people_it_is_of_texts_that_both_have_scored_and_whose_author_is_known() -> None:
+    """People rated all but the first two; nobody rated the next, whose author, or whose score, is unknown."""
     rng = np.random.default_rng(1)
-    is_own = np.concatenate([np.ones(12), np.zeros(20), [NAN, 1.0]])
-    apart = np.concatenate([rng.normal(0.5, 1, 12), rng.normal(0, 2, 20), [9.0, NAN]])
-    found, p = _with_people(apart, is_own)
-    assert isinstance(found, Estimate) and p is not None
-    assert found.value == pytest.approx(apart[:12].mean() - apart[12:32].mean())
-    # HC3 of a group's mean: its deviations as if each had been left out of the mean.
-    spread = [((part - part.mean()) / (1 - 1 / len(part)) / len(part)) for part in (apart[:12], apart[12:32])]
-    error = float(np.sqrt(sum((part**2).sum() for part in spread)))
-    assert found.high - found.value == pytest.approx(scipy.stats.t.ppf(0.975, 30) * error)
-    assert found.value - found.low == pytest.approx(found.high - found.value)
-    assert p == pytest.approx(2 * scipy.stats.t.sf(abs(found.value) / error, 30))
-    assert found.items == 32
-    same = _with_people(np.where(np.isnan(is_own), 0.0, 3.0), is_own)
-    assert isinstance(same[0], Unknown) and same[1] is None
+    people = rng.normal(5, 1, (38, 2))
+    people[0] = NAN
+    people[3, 1] = NAN  # one rater is enough
+    judge, is_own = people.mean(axis=1) + rng.normal(0, 1, 38), (np.arange(38) % 2).astype(float)
+    judge, is_own = np.concatenate([[9.0, 9.0], judge]), np.concatenate([[1.0, 0.0], is_own])
+    judge[5 + 2] = NAN
+    is_own[6 + 2] = NAN
+    rated = People(np.arange(2, 40), ("ada", "ben"), people)
+    clean = [row for row in range(38) if row not in (0, 5, 6)]
+    judge[3 + 2] = people[3, 0] + 0.5
+    wanted = effect_beside_people(is_own[2:][clean], judge[2:][clean], people[clean])
+    found, p = _with_people(judge, is_own, DimensionScores(dimension(0, 10), judge[:, None, None], rated))
+    assert isinstance(found, Estimate) and found.items == 35
+    assert (found, p) == wanted
+    by_the_same = np.concatenate([[9.0, 9.0], np.nanmean(people[1:], axis=1, keepdims=True)[:, 0] + 1])
+    by_the_same = np.insert(by_the_same, 2, 7.0)
+    same = _with_people(by_the_same, is_own, DimensionScores(dimension(0, 10), by_the_same[:, None, None], rated))
+    assert isinstance(same[0], Unknown) and "by the same on all texts" in same[0].reason and same[1] is None
 
 
 def by_definition(scores: Any, is_own: Any) -> tuple[list[float], list[float], int]:
