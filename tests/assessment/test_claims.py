@@ -11,6 +11,7 @@ from dicast.app.analysis.groups import holm
 from dicast.app.analysis.raters import bias_p
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels
 from dicast.app.domain.judge_statistics import DimensionStatistics
+from lab.statistics import claims
 from lab.statistics.simulated import RatingWorld
 from tests.assessment.test_assess import dimension, drawn
 
@@ -50,6 +51,13 @@ def test_the_p_value_of_a_bias_goes_with_its_interval() -> None:
     bias = of.voices[0].bias
     assert bias.low is not None and bias.high is not None and p is not None
     assert (p < 0.05) == (not bias.low <= 0 <= bias.high) and of.voices[0].bias_p == pytest.approx(p)
+
+
+def test_a_report_of_nothing_but_chance_rarely_claims_anything() -> None:
+    """5 % of 25 reports are 1: more than 6 once in a thousand times. Without one family most of them do."""
+    found = [claims.report(np.random.default_rng((3, run))) for run in range(25)]
+    assert sum(after for after, _, _ in found) <= 6
+    assert sum(before for _, before, _ in found) >= 12
 
 
 def test_a_bias_without_spread_or_of_few_items_has_no_p_value() -> None:
