@@ -542,10 +542,10 @@ class Audit:
         sums: dict[tuple[str, str, str], dict[str, str]] = {}
         spent = []
         for field, value in self._redis.hgetall(self._keys.audit_counts).items():
-            minute, part, group, _, what = (*field.split("\0"), "", "", "", "")[:5]
+            minute, part, group, _, counted_kind = (*field.split("\0"), "", "", "", "")[:5]
             if minute == present or not part:
                 continue
-            if what == "count":
+            if counted_kind == "count":
                 together = (minute, part, "" if part == Part.STRANGERS else group)
                 sums.setdefault(together, {})[field] = value
             else:

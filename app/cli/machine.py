@@ -1,12 +1,15 @@
-"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `metrics` and `init`.
+"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `health`, `metrics`, `init`.
 
 `dicast stop` ends the processes that Dicast started on this machine and left running for others. `dicast doctor` prints
 its findings as they are made; colour and exit code show the worst. `dicast metrics` prints one scrape of the store.
-`dicast init` makes a job file and a pools file to begin with.
+`dicast health` says whether the worker of this host works. `dicast init` makes a job file and a pools file to begin
+with.
 """
 
 from __future__ import annotations
 
+import socket
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import TextWrapper
@@ -17,9 +20,10 @@ from rich.text import Text
 
 from dicast import config
 from dicast.app import logs
-from dicast.app.application import Dicast
+from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application
+from dicast.app.cluster import snapshot
 from dicast.app.cluster.metrics import SharedCollector
 from dicast.app.domain.text import counted
 from dicast.app.operator.doctor import Finding, Severity, examine
@@ -143,3 +147,23 @@ def make_files(terminal: Terminal, folder: str) -> None:
         terminal.say(f"Left {root / name} as it is")
     job = root / "job.yaml"
     terminal.say(f"Next:\n  dicast validate {job}\n  dicast run --local {job}")
+
+
+BEAT_SILENT_S = 30.0
+
+
+def check_health(*, beat: bool = False) -> Exit:
+    """Print one line about the worker, or the beat, of this host, and return the exit code. Raises `SettingsError` or
+    redis errors, which mean that it is unhealthy, too."""
+    dicast = create_app(environment())
+    if beat:
+        age_s = snapshot.age_s(dicast.settings.state_dir)
+        line = "no beat of this host is heard" if age_s is None else f"the beat sent its last tick {age_s:.0f} s ago"
+        sys.stdout.write(f"{line}\n")
+        return Exit.OK if age_s is not None and age_s < BEAT_SILENT_S else Exit.FAILED
+    local_nodes = [node for node in dicast.living_nodes() if node.host == socket.gethostname()]
+    stuck = [f"{node.name} takes no work: {node.stuck}" for node in local_nodes if node.stuck]
+    sys.stdout.write(
+        ("; ".join(stuck) or (f"{len(local_nodes)} well" if local_nodes else "no worker of this host is heard")) + "\n"
+    )
+    return Exit.OK if local_nodes and not stuck else Exit.FAILED

@@ -358,7 +358,7 @@ def health(
     A worker is well if the store hears its beacon and it takes the work that waits for it; a beat, if the broker took
     a tick of it in the last 30 s.
     """
-    from dicast.app.cli.health import check_health
+    from dicast.app.cli.machine import check_health
 
     raise typer.Exit(check_health(beat=beat))
 

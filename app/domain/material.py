@@ -110,12 +110,12 @@ def _conversation(messages: Sequence[Turn], *, last_answer: bool, before: int) -
             parts.append(f"{turn}, by {message.role}:")
         else:
             parts += [f"{turn}, by a role that is called:", quote_lines(message.role)]
-        for what, text in (
+        for subject, text in (
             ("the name it gives", message.name), ("the tool call it answers", message.tool_call_id),
             ("its text", message.content), ("its tool calls", message.calls),
         ):  # fmt: skip
             if text:
-                parts += [f"{turn}, {what}:", quote_lines(text)]
+                parts += [f"{turn}, {subject}:", quote_lines(text)]
         if message.images:
             parts += [f"{turn}, its images:", *_image_lines(message.images, before)]
             before += len(message.images)

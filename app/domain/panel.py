@@ -277,7 +277,7 @@ class LearnedPanel(BaseModel):
             return log(max(self.prior[label], UNLIKELY)) + log_likelihood
 
         by_label = [evidence(label) for label in range(len(self.prior))]
-        return next(label for label, found in enumerate(by_label) if found >= max(by_label) - NEARLY)
+        return next(label for label, weight in enumerate(by_label) if weight >= max(by_label) - NEARLY)
 
 
 def half_of(item_id: str) -> int:

@@ -302,7 +302,7 @@ def _verdicts(scales: Sequence[Scale]) -> str:
         ))  # fmt: skip
     if len(clauses) == 1:
         return clauses[0][1]
-    return " ".join(f"For a criterion {which}: {what[0].lower()}{what[1:]}" for which, what in clauses)
+    return " ".join(f"For a criterion {which}: {clause[0].lower()}{clause[1:]}" for which, clause in clauses)
 
 
 def _keys(scale: Scale) -> str:

@@ -510,8 +510,10 @@ class PageVerbs(Verbs):
     async def kept_pages(self, job: str, incarnation: str) -> list[PageRef]:
         """Return the closed pages of a job whose results no disk took."""
         places = [field.split("|") for field in await self._redis.hkeys(self.keys.kept(job))]
-        found = [(int(lane), number.split(".")) for lane, number in places]
-        return sorted(PageRef(job, incarnation, lane, int(page)) for lane, (of, page) in found if of == incarnation)
+        pages = [(int(lane), number.split(".")) for lane, number in places]
+        return sorted(
+            PageRef(job, incarnation, lane, int(page)) for lane, (owner, page) in pages if owner == incarnation
+        )
 
     async def kept_page(self, ref: PageRef) -> dict[int, str] | None:
         """Return the results of such a page, by position; None if it is kept no more."""

@@ -101,8 +101,8 @@ def _reason_to_defer(report: Report) -> str | None:
     if report.scored > MOST_OPINIONS:
         return f"{report.scored:,} opinions are more than the {MOST_OPINIONS:,} that are looked at unasked"
     if cells > MOST_CELLS:
-        what = "judges and groupings, times dimensions,"
-        return f"{cells:,} {what} are more than the {MOST_CELLS:,} that are looked at unasked"
+        kind = "judges and groupings, times dimensions,"
+        return f"{cells:,} {kind} are more than the {MOST_CELLS:,} that are looked at unasked"
     return None
 
 
