@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.ratings import INLINE, file_of, read_ratings
 from dicast.app.datasets.tables import DatasetError, ItemReader, quoted
-from dicast.app.domain.item import MAX_RATERS, Item, ItemSource, Rating, RatingCounts
+from dicast.app.domain.item import MAX_RATERS, Item, ItemSource, RatingCounts
 from dicast.app.domain.job import EvaluationJob
 from dicast.errors import nearest
 
@@ -193,14 +193,10 @@ def _distinct(digests: array[int]) -> int:
 def _compare_ratings(job: EvaluationJob, path: str, suspects: set[int]) -> None:
     places: dict[tuple[str, str, str], str] = {}
     for rating, place in read_ratings(job):
-        key = _key(rating)
+        key = rating.key
         if _rating_digest(*key) not in suspects:
             continue
         if key in places:
             whose = f"{quoted(rating.rater)} has rated {quoted(rating.item_id)} in {quoted(rating.dimension)}"
             raise DatasetError(path, f"{whose} already in {places[key]}", place=place)
         places[key] = place
-
-
-def _key(rating: Rating) -> tuple[str, str, str]:
-    return rating.item_id, rating.dimension, rating.rater

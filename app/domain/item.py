@@ -366,6 +366,11 @@ class Rating:
     score: float
     probability: float | None = None
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What no other rating of the job may have: item, dimension and rater."""
+        return self.item_id, self.dimension, self.rater
+
 
 @dataclass(frozen=True, slots=True)
 class RatingCounts:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from dicast.app import datasets
 from dicast.app.domain.dimension import Dimension, Scale
-from dicast.app.domain.item import Item, ItemSource, Rating, RatingSource
+from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.ranking import PAIR_METADATA
@@ -181,10 +181,10 @@ def added_ratings(folder: Path, report: Report, path: str) -> tuple[RatingsChang
     """
     with reading(folder, report):
         judged_items, pairs_of = _judged_items(folder)
-    ratings = {_key(rating): rating for rating in read_ratings(folder)}
+    ratings = {rating.key: rating for rating in read_ratings(folder)}
     added = set[tuple[str, str, str]]()
     for rating, place in datasets.ratings_of_file(RatingSource(path=path), _shells(report.dimensions), pairs_of):
-        key = _key(rating)
+        key = rating.key
         if rating.item_id not in judged_items:
             raise WrongRatings(path, f"the item {rating.item_id!r} has no opinion in job {report.job_id}", place=place)
         if key in added:
@@ -233,10 +233,6 @@ def _scale(dimension: ReportDimension) -> Scale:
     if dimension.kind == "preference":
         return Scale(preference="strength" if dimension.scale_max > 1 else "choice")
     return Scale(min=dimension.scale_min, max=dimension.scale_max)
-
-
-def _key(rating: Rating) -> tuple[str, str, str]:
-    return rating.item_id, rating.dimension, rating.rater
 
 
 def _judged_items(folder: Path) -> tuple[set[str], datasets.PairsOf | None]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +27,7 @@ from dicast import config
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.cluster.metrics import node_metrics, pool_demand_metrics, pool_metrics
 from dicast.app.cluster.snapshot import read_shared
+from dicast.app.cluster.view import installed_version
 from dicast.app.server.bounds import may_see, sees_pool, visible_state
 from dicast.app.server.errors import PathNotFound
 from dicast.app.server.guards import guarded_router, needs
@@ -39,14 +39,7 @@ from dicast.workers.store.connection import connect
 router = guarded_router("overview")
 
 
-def _version() -> str:
-    try:
-        return version("dicast")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-VERSION = _version()
+VERSION = installed_version()
 Looker = Annotated[Claims, needs(Scope.JOB_READ, Scope.POOL_ADMIN, Scope.NODE_ADMIN)]
 DASHBOARD = Path(config.__file__).parent / "monitoring" / "grafana-dashboard.json"
 
