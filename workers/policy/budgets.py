@@ -192,6 +192,13 @@ class Hint:
     grain_s: float
 
 
+def _period_s(left_s: float, grain_s: float) -> float:
+    """Return how long a window lasts of which so much is left: a minute unless that is more."""
+    if left_s <= USUAL_PERIOD_S:
+        return USUAL_PERIOD_S
+    return next((period_s for period_s in NICE_PERIODS_S if period_s >= left_s - grain_s), NICE_PERIODS_S[-1])
+
+
 @dataclass(slots=True)
 class HiddenWindow:
     """The hidden window of one pool, and the evidence for it.
@@ -265,7 +272,10 @@ class HiddenWindow:
         return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
 
     def learn(self, refusals: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
-        """Return whether a window, known or new, explains these refusals."""
+        """Return whether a window, known or new, explains these refusals.
+
+        A window that accepted fewer calls than it refused at once is none: such a `Retry-After` is a constant.
+        """
         trials = list(refusals)
         if not trials or now < self.doubted_until:
             return False
@@ -275,6 +285,9 @@ class HiddenWindow:
             return False
         until = min(hint.until for hint in hints)
         if not all(self._same(hint, until) for hint in hints) or until <= now:
+            return False
+        began = until - _period_s(until - first, hints[-1].grain_s)
+        if self.budget is None and self.accepted.between(began, first) < max(FEW, len(trials)):
             return False
         after = [trial for trial in log.since(first) if not trial.was_refused]
         if len(after) > len(trials):
@@ -288,10 +301,7 @@ class HiddenWindow:
         if budget is None:
             budget = self.budget = Budget(NAME, BudgetUnit.REQUESTS, self.model)
             budget.nature.leaning = -MOST
-            lasts_s = USUAL_PERIOD_S
-            if until - first > lasts_s:
-                lasts_s = next((p for p in NICE_PERIODS_S if p >= until - first - grain_s), NICE_PERIODS_S[-1])
-            budget.nature.period_s, budget.rolls = lasts_s, 1
+            budget.nature.period_s, budget.rolls = _period_s(until - first, grain_s), 1
         elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
             budget.nature.period_is_less(until - budget.ends_at)
         size = max(1.0, self.accepted.between(until - budget.nature.lasts_s, first))

@@ -44,3 +44,21 @@ def test_its_size_and_its_end_are_learned(limit: int, period_s: float, over_s: f
     accepted, refused = accepted_and_refused(limit, period_s, over_s, windows * period_s - over_s)
     assert min(accepted[number] for number in range(4, windows)) >= 0.99 * limit
     assert refused <= 0.05 * sum(accepted.values())
+
+
+def test_a_constant_retry_after_names_no_window() -> None:
+    """Of calls beyond eight open ones, all are told to come back a minute later, whatever is true."""
+    adapter, accepted, answered = Adapter(Ceiling(60), 1), 0, 0
+    coming: list[tuple[float, float, int]] = []
+    for tick in range(2400):
+        now = tick / 20.0
+        while coming and coming[0][0] <= now:
+            at, sent_at, status = heapq.heappop(coming)
+            answered += status == 200
+            headers = {"retry-after": "60"} if status == 429 else {}
+            adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
+        while adapter.on_admit_request(now, 10.0, project="p") is True:
+            passes = accepted - answered < 8
+            accepted += passes
+            heapq.heappush(coming, (now + (ANSWER_S if passes else REFUSAL_S), now, 200 if passes else 429))
+    assert answered >= 0.85 * 8 * 120.0 / ANSWER_S
