@@ -36,6 +36,11 @@ def _catalogue() -> list[Scenario]:
         capped.but("conc_drift", "cap 40 +- 50 % in half an hour", ceiling=150, drift=(0.5, 1800.0)),
         capped.but("noise", "cap 40, 1.5 % refused at random", Class.ADVERSE, noise_share=0.015),
         capped.but("soft", "40 servers and a queue", cap=0, servers=40),
+        capped.but("knee", "32 at full speed, more only get slower", cap=0, knee=32, ceiling=200, seconds=600.0),
+        capped.but(
+            "thrash", "the same, twice as slow beyond 64", cap=0, knee=32, thrash=64, ceiling=200, seconds=600.0
+        ),
+        capped.but("slots", "8 servers and an endless queue", cap=0, servers=8, queue=1e9, seconds=600.0),
         capped.but("lat_shift", "cap 40, answers 2.5 times slower for 10 min", slow=(_MIDDLE, 2.5)),
         requests.but("rpm_hdr", "600 requests a minute, OpenAI", refusal_cost=1.0).telling(HeaderDialect.OPENAI),
         requests,

@@ -147,11 +147,14 @@ class SimProvider:
     def _serve(self, now: float, unit: SimUnit, refused_after: float) -> SimAnswer:
         scenario, headers = self.scenario, self._headers(now)
         latency = unit.latency_s * scenario.slowness(now)
-        if scenario.servers and len(self._queue) >= 3 * scenario.servers:
+        if scenario.servers and len(self._queue) >= scenario.queue * scenario.servers:
             return SimAnswer(429, refused_after, headers)
         if scenario.cap:
             latency *= 1.0 + scenario.crowding * min(1.0, self.open / max(1, self.cap(now))) ** 4
         self.open += 1
+        if scenario.knee:
+            latency *= max(1.0, self.open / scenario.knee)
+            latency *= 2.0 if scenario.thrash and self.open > scenario.thrash else 1.0
         if scenario.servers and self._busy >= scenario.servers * scenario.scale(now):
             self._queue.append(unit)
             return SimAnswer(200, None, headers)
@@ -224,6 +227,8 @@ class SimProvider:
         left = 1.0 if overload is None else overload.capacity
         coming = self.open + self.en_route
         if scenario.cap and coming >= math.floor(self.cap(now) * left):
+            return False
+        if scenario.knee and coming >= scenario.knee:
             return False
         if scenario.servers and coming >= math.floor(scenario.servers * scenario.scale(now) * left):
             return False

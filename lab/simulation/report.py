@@ -11,6 +11,8 @@ from lab.simulation.world import SimRecord
 
 WINDOW_S = 15
 """Converged: so many seconds at 90 % of the capacity, with at most a tenth refused."""
+LATENCY_MOST = 2.0
+"""Where calls that are too many only wait, answers may take so many times as long as the oracle's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def shortfalls(scenario: Scenario, result: SimResult, goals: dict[Class, SimGoal
             found.append(f"convergence {'never' if rtts is None else f'{rtts:.1f}'} after mark {index}")
     if result.unresolved:
         found.append(f"{result.unresolved} unresolved")
+    if (scenario.knee or scenario.servers) and result.latency > LATENCY_MOST:
+        found.append(f"latency {result.latency:.1f} times the least")
     if result.fairness < 0.98:
         found.append(f"Jain {result.fairness:.2f}")
     if result.burst > 0.6 * scenario.ceiling:
@@ -103,7 +107,7 @@ def _carries(record: SimRecord, oracle: SimRecord, second: int) -> bool:
     accepted, refused = sum(record.accepted[s] for s in window), sum(record.refused[s] for s in window)
     if refused > 0.1 * (accepted + refused):
         return False
-    if scenario.servers or (scenario.cap and not scenario.requests_per_min):
+    if scenario.servers or scenario.knee or (scenario.cap and not scenario.requests_per_min):
         slots = sum(_slots(scenario, s) for s in window)
         return sum(record.open_seconds[s] for s in window) >= 0.9 * slots
     most = _calls_per_s(scenario, second) * WINDOW_S
@@ -114,7 +118,7 @@ def _carries(record: SimRecord, oracle: SimRecord, second: int) -> bool:
 
 
 def _slots(scenario: Scenario, now: float) -> int:
-    calls = scenario.servers or scenario.cap * scenario.ours(now)
+    calls = scenario.servers or scenario.knee or scenario.cap * scenario.ours(now)
     return math.floor(calls * scenario.scale(now) + 1e-9)
 
 

@@ -46,7 +46,10 @@ class Overload:
 class Scenario:
     """One provider. 0 or empty: it has no such limit.
 
-    cap                 calls open at once, more are refused; `servers`: calls served at once, more are queued
+    cap                 calls open at once, more are refused; `servers`: calls served at once, more are queued, up to
+                        `queue` times as many
+    knee                calls answered at full speed: with more open, each takes longer in proportion, and twice as long
+                        beyond `thrash`; none is ever refused for it
     requests_per_min    as a bucket of `bucket_s` seconds, or, with `per_second`, counted in each second
     window_s            the requests of so many seconds are counted in windows that begin anew at once; 0: a bucket. So
                         many seconds of the first are over at the start (`window_over_s`)
@@ -72,6 +75,9 @@ class Scenario:
     ceiling: int = 100
     cap: int = 0
     servers: int = 0
+    queue: float = 3.0
+    knee: int = 0
+    thrash: int = 0
     requests_per_min: float = 0.0
     tokens_per_min: float = 0.0
     per_second: bool = False

@@ -92,7 +92,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     step_at = None
     if growth.pending:
         step_at = growth.confirmed_at(timescales.feedback_s)
-    elif growth.limit < ceiling and not state.latency.hot:
+    elif growth.limit < min(ceiling, state.latency.knee or ceiling) and not state.latency.hot:
         step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
     if step_at is not None:
         times.append(step_at)
@@ -405,12 +405,18 @@ class Adaptive:
             self._advance_rate(state.rate, now)
         if growth.pending and not self._confirm(now):
             return
-        if growth.limit >= self.ceiling or state.latency.hot:
+        if growth.limit >= min(self.ceiling, state.latency.knee or self.ceiling) or state.latency.hot:
             return
         at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
         if at is not None and now >= at - EPSILON_S:
             on_way = growth.limit / timescales.rtt_s * timescales.way_s
-            growth.grow(now, self.ceiling, config.slow_start_factor, config.hold_min_rtts, on_way)
+            growth.grow(
+                now,
+                min(self.ceiling, state.latency.knee or self.ceiling),
+                config.slow_start_factor,
+                config.hold_min_rtts,
+                on_way,
+            )
             self._set_reason("slow start" if growth.slow_start else "room")
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
@@ -556,6 +562,8 @@ class Adaptive:
             rtt_s=state.timescales.rtt_s,
             tolerance=config.latency_tolerance,
         )
+        calm = growth.limit if state.told.is_any_believed else state.latency.calm
+        growth.answered = max(growth.answered, calm)
         if new_limit is None or not state.breaker.closed:
             return
         if new_limit > growth.limit:

@@ -65,6 +65,10 @@ SLOW_START_PART = 0.9
 before the first refusal arrives."""
 
 
+AHEAD = 2.2
+"""How far slow start may be ahead of the highest level whose answers are known, as a factor."""
+
+
 @dataclass(slots=True)
 class Growth:
     """The growth of the limit.
@@ -103,6 +107,7 @@ class Growth:
     resumed: bool = False
     refused: float = 0.0
     row: int = 0
+    answered: float = 0.0
 
     @property
     def step(self) -> float:
@@ -161,7 +166,7 @@ class Growth:
         if self.full_since is None:
             return None
         if self.slow_start:
-            return self.full_since
+            return self.full_since if self.limit < AHEAD * self.answered else None
         if self.limit < self.good or self.increment > 1.0:
             return self.full_since + feedback_s
         return self.full_since + max(feedback_s, self.hold_rtts * rtt_s)
@@ -245,7 +250,7 @@ class Growth:
         """Resume slow start from here, or from `start` if that is more, up to `until`: levels above were never
         tried."""
         self._move(max(self.limit, start))
-        self.slow_start, self.pending, self.good = True, True, until
+        self.slow_start, self.pending, self.good, self.answered = True, True, until, self.limit
 
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))
@@ -255,72 +260,105 @@ class Growth:
         self._move(limit)
         self.before, self.good, self.hold_rtts, self.pending = 0.0, good, hold_min_rtts, True
         self.slow_start, self.increment, self.cut_at, self.grew_at = True, 1.0, now, now
+        self.answered = limit
 
     def _move(self, limit: float) -> None:
         self.limit, self.full_since, self.pending, self.resumed = limit, None, False, False
         self.fills, self.needed = 0, FILLS
 
 
-MOST_COHORTS = 50
+MOST_COHORTS, MOST_ANSWERS = 50, 64
 LEAST_IN_COHORT = 12
 """The fewest accepted calls of a cohort that counts: the median of a few is chance."""
-LEAST_COHORTS = 3
-"""The fewest medians that make a base: one lucky cohort is not enough."""
+WEIGHT = 0.4
+"""The weight of one median in their average."""
 BASE_GROWTH = 1.001
 """Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
+START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
+"""Latencies relative to the base: below the first nothing queues; above the second, at a known knee, calls do."""
+KNEE_GROWTH = 1.05
+PROBED_PART = 0.65
+KEPT, WAITED_ONLY = 0.8, 0.93
+"""The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
+YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
+"""Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
+PROBE_SOON, PROBE_LATE = 3, 64
+"""At a knee the limit is lowered to this part after so many cohorts, to measure the base anew: soon while that costs no
+throughput, then ever later."""
 
 
 @dataclass(slots=True)
 class Cohort:
+    """Calls sent one after the other from `first` to `end`, under limits of at most `level`."""
+
     first: float
     end: float | None = None
     size: int = 0
+    level: float = 0.0
     latencies: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CutTrial:
-    """A cut under test: limits before and after, when, and the last median before it."""
+    """A cut under test: when, limits, answers per second and knee before, and the limit after. From the first cohort
+    that was sent well after it, `since` then, its `median` and the number of `answers` are known."""
 
+    at: float
     before: float
     after: float
-    at: float
-    median_before: float | None = None
+    per_s_before: float
+    knee_before: float | None
+    since: float | None = None
+    median: float = 0.0
+    answers: int = 0
 
 
 @dataclass(slots=True)
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
-    medians, and `medians` counts them since the start.
+    medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
+    `probe_in` more cohorts are awaited before the base is measured anew.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
-    the median doubles over the least seen lately, the limit is cut towards it. Little's law then judges the cut: where
-    calls were queueing, limit / latency (the throughput) stays; if it falls by more than a fifth, the model itself
-    became slower, the cut is undone and the new latency is the base.
+    the median rises far above the least seen lately, the limit is cut towards it. Little's law then judges the cut:
+    where calls were queueing, limit / latency (the throughput) stays; if it falls about as far as the limit, the model
+    itself became slower, the cut is undone and the new latency is the base.
+
+    From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
+    other. It rises slowly while calls do not queue, and is cut where they do. A base that was measured while calls
+    already queued is too high; so the limit is lowered now and then, and the same law judges whether that cost
+    anything.
     """
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
     base: float | None = None
+    calm: float = 0.0
+    knee: float | None = None
     medians: int = 0
+    probe_in: int = PROBE_SOON
+    probe_after: int = PROBE_SOON
+    answered_at: deque[float] = field(default_factory=deque)
     trial: CutTrial | None = None
     hot: bool = False
 
     def forget(self) -> None:
         """Drop all cohorts: after an outage, earlier latencies are not comparable."""
         self.cohorts.clear()
+        self.answered_at.clear()
         self.short = self.trial = None
-        self.hot = False
+        self.calm, self.hot = 0.0, False
 
     def sent(self, at: float, limit: float) -> None:
+        """Note that a call was sent under that limit."""
         if not self.cohorts or self.cohorts[-1].end is not None:
             if len(self.cohorts) > MOST_COHORTS:
                 self.cohorts.popleft()
             self.cohorts.append(Cohort(at))
         cohort = self.cohorts[-1]
-        cohort.size += 1
-        if cohort.size >= max(20.0, limit / 2.0):
+        cohort.size, cohort.level = cohort.size + 1, max(cohort.level, limit)
+        if cohort.size >= max(24.0, limit / 2.0 if self.knee is None else limit):
             cohort.end = at
 
     def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
@@ -328,36 +366,71 @@ class LatencyWatch:
 
         A value above `limit` undoes the cut under test; one below is a cut.
         """
-        median = self._median(event.sent_at, event.latency_s, event.ok)
-        if median is None:
+        if event.ok:
+            self._count(event.at)
+        cohort = self._complete(event.sent_at, event.latency_s, event.ok)
+        if cohort is None:
             return None
-        value, first, end = median
+        median = sorted(cohort.latencies)[cohort.size // 2]
         if self.trial is not None:
             trial = self.trial
-            if end <= trial.at:
-                trial.median_before = value
+            if cohort.first < trial.at + 1.5 * rtt_s:
                 return None
-            if first < trial.at + 1.5 * rtt_s:
+            if trial.since is None:
+                trial.since, trial.median, trial.answers = event.at, median, 0
                 return None
-            self.trial = None
-            self.short = value
-            if trial.after / value < 0.8 * trial.before / (trial.median_before or value):
-                self.base = value
+            median = math.sqrt(trial.median * median)
+            self.trial, self.short = None, median
+            throughput = trial.answers / max(1e-6, event.at - trial.since) / trial.per_s_before
+            kept = throughput >= KEPT
+            self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
+            self.probe_in = self.probe_after
+            if not kept:
+                self.base, self.knee = median, None if trial.knee_before is None else trial.before
                 return trial.before
-        self.short = value if self.short is None else self.short + 0.4 * (value - self.short)
-        self.medians += 1
-        if self.medians < LEAST_COHORTS:
-            return None
+        self.medians = min(self.medians + 1, YOUNG_MEDIANS)
+        self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
         self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
-        self.hot = self.short > 0.9 * tolerance * self.base
-        if self.short > tolerance * self.base and event.open_before > 0.7 * limit and limit > 1.0:
-            after = max(1.0, limit * max(0.5, 1.2 * self.base / self.short))
-            self.trial = CutTrial(limit, after, event.at)
-            return after
+        if median <= START_CALM * self.base:
+            self.calm = max(self.calm, cohort.level)
+        self.hot = self.short / self.base > (0.9 * tolerance if self.knee is None else CALM)
+        return self._changed(event, limit, tolerance)
+
+    def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
+        """Return the limit that follows from the latencies; None if it may stay."""
+        if event.open_before <= 0.7 * limit or limit <= 1.0:
+            return None
+        assert self.short is not None and self.base is not None
+        slower = self.short / self.base
+        if self.knee is None and self.medians < YOUNG_MEDIANS:
+            tolerance = max(tolerance, CLEARLY_SLOWER)
+        if slower > (tolerance if self.knee is None else QUEUEING):
+            return self._cut(limit, max(0.5, 1.2 / slower), event.at)
+        if self.knee is None:
+            return None
+        self.probe_in -= 1
+        if self.probe_in <= 0:
+            return self._cut(limit, PROBED_PART, event.at)
+        if not self.hot and limit >= 0.9 * self.knee:
+            self.knee = self.knee * KNEE_GROWTH + 1.0
         return None
 
-    def _median(self, sent_at: float, latency_s: float, ok: bool) -> tuple[float, float, float] | None:
-        """Count the outcome in its cohort; returns (median, first, end) once the median is known."""
+    def _cut(self, limit: float, part: float, at: float) -> float:
+        after = max(1.0, limit * part)
+        span_s = max(1e-6, at - self.answered_at[0])
+        self.trial = CutTrial(at, limit, after, len(self.answered_at) / span_s, self.knee)
+        self.knee = after
+        return after
+
+    def _count(self, at: float) -> None:
+        self.answered_at.append(at)
+        while len(self.answered_at) > MOST_ANSWERS:
+            self.answered_at.popleft()
+        if self.trial is not None:
+            self.trial.answers += 1
+
+    def _complete(self, sent_at: float, latency_s: float, ok: bool) -> Cohort | None:
+        """Count the outcome in its cohort; returns the cohort once its median is known."""
         for cohort in self.cohorts:
             if cohort.end is None or sent_at <= cohort.end:
                 break
@@ -377,7 +450,7 @@ class LatencyWatch:
         if not ok or 2 * len(cohort.latencies) <= cohort.size:
             return None
         self.cohorts.remove(cohort)
-        return sorted(cohort.latencies)[cohort.size // 2], cohort.first, cohort.end
+        return cohort
 
 
 LAST_REFUSALS = 8
@@ -510,7 +583,8 @@ class AdaptiveState:
     @classmethod
     def starting_at(cls, config: AdaptiveConfig, limit: float) -> AdaptiveState:
         return cls(
-            Growth(float(limit)), Timescales(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s)
+            Growth(float(limit), answered=float(limit)),
+            Timescales(config.feedback_first_s, config.rtt_first_s, config.feedback_first_s),
         )
 
     def ceiling_is(self, ceiling: int, first: float) -> None:

@@ -503,6 +503,11 @@ class ReportedBudgets:
         self.room_per_s = min(rates, default=0.0)
         return repeated and self.room_per_s > 0
 
+    @property
+    def is_any_believed(self) -> bool:
+        """Whether the provider tells a budget that is believed."""
+        return any(True for _ in self._believed())
+
     def _believed(self) -> Iterator[Budget]:
         return (budget for budget in self.known.values() if budget.trust.believed)
 

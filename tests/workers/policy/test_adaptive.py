@@ -120,6 +120,8 @@ def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
         now += 0.05
         limit = governor.state.limit
         governor.decide([sent(f"c{number}", now, limit - 1, limit)], now)
+        if number >= 10:
+            governor.decide([done(f"c{number - 10}", now, now - 0.5, 200, open_before=limit - 1)], now)
         if engine_of(governor).growth.slow_start:
             reached.append(governor.state.limit)
     assert max(reached) <= max(10, 0.9 * ceiling)
