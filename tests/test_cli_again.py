@@ -41,9 +41,9 @@ def submitted(app: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--max-errors", "five"], "gate: max_errors input should be a valid number"),
+        (["--max-errors", "five"], "gate: max_errors must be a number"),
         (["--max-errors", "five"], "got 'five'"),
-        (["--max-errors", "200%"], "less than or equal to 1"),
+        (["--max-errors", "200%"], "max_errors must be <= 1"),
         (["--fail-under", "ton=2"], "'ton' is none of the dimensions, which are tone; did you mean 'tone'?"),
         (["--fail-under", "tone=11"], "tone has a scale of 1 to 10, got 11"),
         (["--fail-under", "tone"], "DIMENSION=SCORE is wanted"),

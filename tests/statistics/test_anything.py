@@ -100,8 +100,8 @@ def project_imports(source):
 
 
 @pytest.mark.parametrize("module", [
-    "agreement", "calibration", "combining", "estimates", "groups", "means", "powered", "preferences", "ratings",
-    "resampling", "sampling", "sequences",
+    "agreement", "calibration", "estimates", "groups", "means", "powered", "preferences", "ratings", "resampling",
+    "sampling",
 ])  # fmt: skip
 def test_what_programs_use_knows_nothing_of_jobs(module):
     own = dicast.app.analysis.__name__
