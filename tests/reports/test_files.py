@@ -24,11 +24,13 @@ from dicast.app.reports.files import (
     ResultsMismatch,
     finish,
     job_folder,
+    put_back_parts,
     read_opinions,
     read_report,
     write_page,
 )
-from dicast.app.reports.folders import LOCK
+from dicast.app.reports.folders import LOCK, begin
+from dicast.app.reports.stored_items import set_aside
 from tests.reports.building import NOW, error, header, opinion
 
 JOB = "job-1"
@@ -363,3 +365,62 @@ def test_memory_does_not_grow_with_the_number_of_pages(tmp_path: Path, monkeypat
 
     peak_of(1)
     assert peak_of(20) < 1.3 * peak_of(2)
+
+
+# --------------------------------------------------------------------------------------------- the results of before
+def resumed(root: Path, **later: object) -> Report:
+    """A job of four units, cancelled with all of them judged, which judges units 0 and 1 anew before its second end.
+    What it had before also has an opinion of a judge that it no longer has."""
+    begin(root, JOB, NOW)
+    before = [
+        opinion(0, score=1), opinion(1, score=None), opinion(4, "gone", 8), opinion(2, score=3), opinion(3, score=None),
+    ]  # fmt: skip
+    write_page(root, JOB, NOW, "0", 0, before, [error(1), error(3)])
+    set_aside(root, JOB, NOW, waits=lambda: True)
+    write_page(root, JOB, NOW, "0", 1, [opinion(0, score=9), opinion(1, score=7)], [])
+    return finish(root, JOB, NOW, header(4, **later), 1)
+
+
+def given_scores(root: Path) -> list[tuple[str, int | None]]:
+    return [(each.item_id, each.score) for each in read_opinions(root, JOB)]
+
+
+@pytest.mark.parametrize("later", [{"status": "cancelled"}, {"status": "completed", "unpublished": 2}])
+def test_units_that_were_not_judged_again_keep_their_earlier_results(tmp_path: Path, later: dict[str, object]) -> None:
+    report = resumed(tmp_path, **later)
+    assert given_scores(tmp_path) == [("item-0", 9), ("item-1", 7), ("item-2", 3), ("item-3", None)]
+    assert (report.scored, report.failed, report.missing) == (3, 1, 0)
+    assert [each.count for each in report.errors] == [1]
+    failed = [orjson.loads(line)["item_id"] for line in (tmp_path / JOB / "errors.jsonl").open("rb")]
+    assert failed == ["item-3"], "the error of a unit that was judged again is gone"
+    table = pa.parquet.read_table(tmp_path / JOB / "opinions.parquet", columns=["item_id", "score"])
+    assert [(row["item_id"], row["score"]) for row in table.to_pylist()] == given_scores(tmp_path)
+    assert not (tmp_path / JOB / "earlier").exists()
+
+
+def test_a_job_that_completes_again_has_only_its_new_results(tmp_path: Path) -> None:
+    with pytest.raises(ResultsMismatch, match="4 units, but 2 opinions in 1 parts"):
+        resumed(tmp_path)
+    assert (tmp_path / JOB / "earlier").is_dir(), "and what it had before is still there"
+
+
+def test_pages_of_two_endings_are_put_back_with_the_newer_result_of_a_unit(tmp_path: Path) -> None:
+    begin(tmp_path, JOB, NOW)
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(0, score=1), opinion(1, score=None)], [error(1)])
+    set_aside(tmp_path, JOB, NOW, waits=lambda: True)
+    write_page(tmp_path, JOB, NOW, "0", 1, [opinion(1, score=4), opinion(2, score=5)], [])
+    for _ in range(2):  # the second call finds no page, and changes nothing
+        put_back_parts(tmp_path / JOB, NOW, waits=lambda: True)
+    earlier = tmp_path / JOB / "earlier"
+    lines = [orjson.loads(line) for line in (earlier / "opinions.jsonl").open("rb")]
+    assert [(line["item_id"], line["score"]) for line in lines] == [("item-1", 4), ("item-2", 5), ("item-0", 1)]
+    assert (earlier / "errors.jsonl").read_bytes() == b""
+    assert list((tmp_path / JOB / "parts").iterdir()) == [], "no page is left, under any name"
+
+
+def test_pages_stay_if_the_job_has_started_meanwhile(tmp_path: Path) -> None:
+    begin(tmp_path, JOB, NOW)
+    write_page(tmp_path, JOB, NOW, "0", 0, [opinion(0)], [])
+    (page,) = (tmp_path / JOB / "parts" / NOW).iterdir()
+    put_back_parts(tmp_path / JOB, NOW, waits=lambda: False)
+    assert page.exists()
