@@ -8,4 +8,4 @@ from importlib import import_module
 
 warnings.warn("dicast.app.statistics is now dicast.app.analysis", DeprecationWarning, stacklevel=2)
 for _name in ("agreement", "combining", "powered", "preferences", "ratings"):
-    sys.modules[f"{__name__}.{_name}"] = import_module(f"dicast.app.analysis.{_name}")
+    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = import_module(f"dicast.app.analysis.{_name}")

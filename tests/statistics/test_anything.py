@@ -122,7 +122,8 @@ def test_its_former_name_goes_on_working():
         "from dicast.app.statistics.powered import powered_mean\n"
         "from dicast.app.statistics.preferences import bradley_terry\n"
         "from dicast.app.statistics.ratings import RatingScale, check, table\n"
-        "import dicast.app.analysis.agreement\n"
+        "import dicast.app.analysis.agreement, dicast.app.statistics.powered\n"
+        "assert dicast.app.statistics.powered.powered_mean is powered_mean\n"
         "assert judge_with_people is dicast.app.analysis.agreement.judge_with_people"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

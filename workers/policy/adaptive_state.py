@@ -267,7 +267,13 @@ class Growth:
         self.fills, self.needed = 0, FILLS
 
 
-MOST_COHORTS, MOST_ANSWERS = 50, 64
+MOST_COHORTS = 50
+COHORT = 24
+"""The fewest calls of a cohort; one of a large limit has half as many as that, and at a knee all of them."""
+LEAST_ANSWERS, MOST_ANSWERS = 12, 64
+"""The answers by which the throughput before a cut is measured."""
+PAUSE_RTTS = 2.0
+"""Without an answer for so many round trips, there was no work."""
 LEAST_IN_COHORT = 12
 """The fewest accepted calls of a cohort that counts: the median of a few is chance."""
 WEIGHT = 0.4
@@ -275,8 +281,10 @@ WEIGHT = 0.4
 BASE_GROWTH = 1.001
 """Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
 START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
-"""Latencies relative to the base: below the first nothing queues; above the second, at a known knee, calls do."""
+"""Latencies relative to the base: up to the first slow start may go on; at a known knee, up to the second the limit may
+rise, and above the third it is cut."""
 KNEE_GROWTH = 1.05
+"""Growth of the knee per cohort whose calls did not queue; one call more is added."""
 PROBED_PART = 0.65
 KEPT, WAITED_ONLY = 0.8, 0.93
 """The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
@@ -344,7 +352,10 @@ class LatencyWatch:
     hot: bool = False
 
     def forget(self) -> None:
-        """Drop all cohorts: after an outage, earlier latencies are not comparable."""
+        """Drop all cohorts: after an outage, earlier latencies are not comparable. A cut that was under test is
+        undone."""
+        if self.trial is not None:
+            self.knee = None if self.trial.knee_before is None else self.trial.before
         self.cohorts.clear()
         self.answered_at.clear()
         self.short = self.trial = None
@@ -358,7 +369,7 @@ class LatencyWatch:
             self.cohorts.append(Cohort(at))
         cohort = self.cohorts[-1]
         cohort.size, cohort.level = cohort.size + 1, max(cohort.level, limit)
-        if cohort.size >= max(24.0, limit / 2.0 if self.knee is None else limit):
+        if cohort.size >= max(COHORT, limit / 2.0 if self.knee is None else limit):
             cohort.end = at
 
     def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
@@ -367,7 +378,7 @@ class LatencyWatch:
         A value above `limit` undoes the cut under test; one below is a cut.
         """
         if event.ok:
-            self._count(event.at)
+            self._count(event.at, rtt_s)
         cohort = self._complete(event.sent_at, event.latency_s, event.ok)
         if cohort is None:
             return None
@@ -398,7 +409,7 @@ class LatencyWatch:
 
     def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
         """Return the limit that follows from the latencies; None if it may stay."""
-        if event.open_before <= 0.7 * limit or limit <= 1.0:
+        if event.open_before <= 0.7 * limit or limit <= 1.0 or len(self.answered_at) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
@@ -422,7 +433,12 @@ class LatencyWatch:
         self.knee = after
         return after
 
-    def _count(self, at: float) -> None:
+    def _count(self, at: float, rtt_s: float) -> None:
+        """Count an answer. A pause says nothing about the throughput: it is then measured from its end."""
+        if self.answered_at and at > self.answered_at[-1] + PAUSE_RTTS * rtt_s:
+            self.answered_at.clear()
+            if self.trial is not None:
+                self.trial.since = None
         self.answered_at.append(at)
         while len(self.answered_at) > MOST_ANSWERS:
             self.answered_at.popleft()

@@ -84,6 +84,34 @@ def test_a_base_that_was_measured_in_a_queue_is_measured_anew() -> None:
     assert watch.base < 2.0 and server.limit <= 10.0
 
 
+@pytest.mark.parametrize("burst_s", [0.5, 2.0, 4.0])
+def test_work_that_comes_in_bursts_leaves_the_knee(burst_s: float) -> None:
+    """A throughput that is measured over a pause is too low: a probe then seems to have cost nothing, or too much."""
+    server = Server(LatencyWatch(), knee=32.0, limit=20.0)
+    server.run(10.0)
+    server.limit = 150.0
+    server.run(300.0)
+    reached = []
+    for _ in range(300):
+        server.run(burst_s)
+        server.now += 60.0
+        reached.append(server.limit)
+    assert min(reached) >= 20.0
+    assert sorted(reached)[len(reached) // 2] <= 2.1 * 32.0
+
+
+def test_an_outage_during_a_probe_leaves_the_knee_where_it_was() -> None:
+    server = Server(watch := LatencyWatch(), knee=32.0, limit=20.0)
+    server.run(10.0)
+    server.limit = 150.0
+    server.run(300.0)
+    while watch.trial is None:
+        server.run(2.0)
+    before = watch.trial.before
+    watch.forget()
+    assert (watch.knee, watch.trial) == (before, None)
+
+
 def test_a_cut_is_undone_where_the_model_itself_became_slower() -> None:
     server = Server(watch := LatencyWatch(), knee=1e9, limit=40.0)
     server.run(20.0)
