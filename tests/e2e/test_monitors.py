@@ -81,6 +81,8 @@ def test_a_monitor_sees_the_work_and_the_workers_and_nothing_else(cluster):
         c.app.control.revoke(revoked)
         until(lambda: getattr(monitor.state.tasks.get(revoked), "state", "") == "REVOKED", "the other one is revoked")
         until(lambda: monitor.workers() == {("w0", worker.process.pid)}, "the worker has told of itself, and no other")
+        # The job's end may be heard before its worker's buffered events, of which the first has the name.
+        until(lambda: all(task.name for task in list(monitor.state.tasks.values())), "all tasks have a name")
     assert {task.name for task in monitor.state.tasks.values()} <= {
         "dicast.evaluate", "dicast.judge_dimension", "dicast.gather_page", "dicast.plan_lane", "dicast.finish_job",
     }  # fmt: skip
