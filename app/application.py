@@ -39,15 +39,14 @@ from dicast.app.submission.submit import (
 from dicast.app.tracing import Tracer, tracer
 from dicast.config.pools import Pools
 from dicast.config.settings import DEFAULTS, Settings, environment
+from dicast.workers.admission.concurrency import Suspension
 from dicast.workers.admission.overrides import Overrides
 from dicast.workers.admission.request import QUEUE_PREFIX
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.broker.profiles import Broker, Names, result_backend
 from dicast.workers.nodes.registry import Node, NodeIntervals, Registry
 from dicast.workers.runtime.loop_bridge import loop_resource
-from dicast.workers.store.connection import StoreClient, connect, connect_async
+from dicast.workers.store.connection import EmptyStore, StoreClient, connect, connect_async
 from dicast.workers.store.embedded import ensure_running, has_data
-from dicast.workers.store.empty import EmptyStore
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import Epoch
 
@@ -109,8 +108,7 @@ class Dicast(Celery):  # type: ignore[misc]
     @cached_property
     def names(self) -> Names:
         """Makes names at the broker; with the default namespace they are the plain ones of the documentation."""
-        namespace = self.settings.namespace
-        return Names("" if namespace == DEFAULTS.namespace else namespace)
+        return Names(self.settings.broker_namespace)
 
     @cached_property
     def store_url(self) -> str:
@@ -152,7 +150,8 @@ class Dicast(Celery):  # type: ignore[misc]
     def intervals(self) -> Intervals:
         """The intervals of the pipeline. A silent node's claims may be taken over when it counts as silent."""
         silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
-        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms))
+        listed_ms = round(1000 * self.settings.batch_listed)
+        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms), batch_listed_ms=listed_ms)
 
     @cached_property
     def registry(self) -> Registry:

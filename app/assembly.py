@@ -8,14 +8,18 @@ to `gather.Gatherer`.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from dicast.app.application import Dicast, app
+from dicast.app.domain.cost import budgets_of
 from dicast.app.domain.retry import RetryPolicy
+from dicast.app.ledger.batches import BatchStore
 from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
 from dicast.app.ledger.troubles import StopStore, Troubles
+from dicast.app.pipeline.batches import BatchRoad, Desk
 from dicast.app.pipeline.call import ProviderCaller
-from dicast.app.pipeline.gather import Announcer, Gatherer, ProgressReports
+from dicast.app.pipeline.gather import Announcer, Extras, Gatherer, ProgressReports
 from dicast.app.pipeline.housekeeping import (
     Beat,
     CancelledUnits,
@@ -28,6 +32,7 @@ from dicast.app.pipeline.housekeeping import (
 from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.job_faults import JobFaults
 from dicast.app.pipeline.judge import Claimer, Judge
+from dicast.app.pipeline.kept_opinions import KeptOpinions
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.missing_pools import MissingPools
@@ -42,6 +47,7 @@ from dicast.app.pipeline.start import Preparation, Starter, Terms
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.reports.html.beside import HtmlWriter
+from dicast.app.reports.opinion_cache import OpinionCache
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.app.tracing import NO_TRACES
 from dicast.config.settings import Settings
@@ -76,7 +82,9 @@ class Services:
         recorder = Recorder(ledger, self._spool, app.suspension, tracer)
         reaper = Reaper(app, app.registry, app.keys, own_id=node.id, broker_is_store=app.broker.is_store)
         dead_nodes = DeadNodes(ledger, reaper)
-        outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, outages, pools)
+        self._cache = OpinionCache(settings.state_dir, most_bytes=settings.cache_bytes)
+        kept_opinions = KeptOpinions(self._cache, pools)
+        outcomes = Outcomes(ledger, recorder, _policy(settings), fail_fast, outages, pools, kept_opinions)
         self._renderer = AsyncRenderer()
         images = StoredImages(settings.results_dir)
         caller = ProviderCaller(pools, NonceKey(client, app.keys, settings, app.epoch), images, self._renderer)
@@ -88,38 +96,48 @@ class Services:
         self.faults = JobFaults(troubles, app.ledger)
         missing_pools = MissingPools(troubles, self.judge, self.messages, pools.names, app.intervals)
         ahead = Lookahead(settings.window_seconds, settings.page_units)
-        planner = Planner(ledger, pools, stops, ahead, settings.results_dir)
-        self.lanes = Lanes(ledger, planner, self.messages, missing_pools, self.faults)
+        planner = Planner(ledger, pools, stops, ahead, settings.results_dir, kept_opinions)
+        desk = Desk(ledger, self.jobs, self.judge, caller, outcomes, self.messages, stops)
+        batch_store, batches = _batches(app, client, desk, pools)
+        self.lanes = Lanes(ledger, planner, self.messages, missing_pools, self.faults, batches)
         announcer = Announcer(app, node.name)
-        self.gatherer = Gatherer(
-            ledger, settings.results_dir, pools, stops, announcer, self.faults, _pages(settings), tracer
-        )
+        extras = Extras(_pages(settings), kept_opinions)
+        self.gatherer = Gatherer(ledger, settings.results_dir, pools, stops, announcer, self.faults, extras, tracer)
 
         adoption = Adoption(self._spool, recorder, self.messages, app.process_metrics)
         recovery = Recovery(ledger, self.messages, recorder, self.gatherer, self.judge, app.epoch)
         preparation = Preparation(ledger, app.ledger, settings.results_dir)
-        terms = Terms(app.registry, settings)
-        self.starter = Starter(ledger, preparation, terms, recovery, self.lanes, self.gatherer)
+        self.starter = Starter(ledger, preparation, Terms(app.registry, settings), recovery, self.lanes, self.gatherer)
 
         time_limits = TimeLimits(ledger, fail_fast, self.judge, self.messages, outages, pools)
         stalled_pages = StalledPages(ledger, self.messages, self.jobs, missing_pools)
-        cancelled = CancelledUnits(ledger, self.judge, self.messages)
-        unattended = UnattendedJobs(ledger, self.messages, self.lanes, cancelled)
+        unattended = UnattendedJobs(
+            ledger, self.messages, self.lanes, CancelledUnits(ledger, self.judge, self.messages), batch_store
+        )
         sweeper = Sweeper(ledger, stalled_pages, unattended, time_limits, self.gatherer, self.faults)
         self.progress = ProgressReports(ledger, app.backend)
         nodes = app.cluster if settings.steal else None
         self.beat = Beat(ledger, adoption, dead_nodes, sweeper, pools, nodes, self.progress)
-        due = DueMessages(ledger, self.messages, self.jobs, missing_pools, self.faults)
+        due = DueMessages(ledger, self.messages, self.jobs, missing_pools, self.faults, batch_store)
         housekeeper = Housekeeper(due, adoption, recovery, missing_pools, self.beat, app.intervals.due_every_s)
-        self._housekeeping = supervise("housekeeper", housekeeper.run)
+        self._loops = [supervise("housekeeper", housekeeper.run), supervise("batches", batches.run)]
 
     async def close(self) -> None:
-        self._housekeeping.cancel()
-        await asyncio.gather(self._housekeeping, return_exceptions=True)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
         self._renderer.close()
         await self._pools.close()
         await self._client.aclose()
         self._spool.close()
+        self._cache.close()
+
+
+def _batches(app: Dicast, client: AsyncStoreClient, desk: Desk, pools: ServedPools) -> tuple[BatchStore, BatchRoad]:
+    assert app.node is not None
+    store = BatchStore(client, app.keys, app.node.id, app.intervals)
+    served = set(pools.names) - app.unserved.keys()
+    return store, BatchRoad(store, desk, pools, served, app.suspension)
 
 
 def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
@@ -127,7 +145,10 @@ def _ledger(app: Dicast, client: AsyncStoreClient) -> Ledger:
     assert app.node is not None
     claim_ms = int((max(map(app.call_timeout_s, app.pools.pools)) + CLAIM_GRACE_S) * 1000)
     calls_max = settings.retry_max_attempts + settings.requeue_budget + POISON_DEATHS
-    return Ledger(client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max, intervals=app.intervals)
+    return Ledger(
+        client, app.keys, app.node.id, claim_ms=claim_ms, calls_max=calls_max, intervals=app.intervals,
+        budgets=partial(budgets_of, app.pools),
+    )  # fmt: skip
 
 
 def _pages(settings: Settings) -> HtmlWriter | None:

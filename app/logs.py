@@ -255,6 +255,11 @@ def stopped_asking(*, job: str, pool: str, model: str, after: int, reason: str, 
     """A job asks a model no more, whose first `after` calls all ended in this error (0: none could be made)."""
 
 
+@_event(logging.WARNING, "parameter_dropped")
+def parameter_dropped(*, job: str, pool: str, model: str, parameter: str, reason: str, **context: object) -> None:
+    """A model refuses a parameter, and is asked without it from now on."""
+
+
 @_event(logging.INFO, "limit_frozen")
 def limit_frozen(*, job: str, limit: int, **context: object) -> None:
     """A job starts, with this limit until it ends."""

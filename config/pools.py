@@ -11,8 +11,9 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
@@ -30,7 +31,8 @@ _DEFAULT_MODELS = {"local": "SmolLM2-135M-Instruct", "simulated": "simulated-jud
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
 
-_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # dicast.app.domain.job.PoolName, without the empty name
+_POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # dicast.app.domain.text.PoolName, without the empty name
+_TOP_KEYS = ("default", "pools", "projects")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 
 # What people paste into these may be a secret.
@@ -74,6 +76,11 @@ def _texts(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _names(value: list[str]) -> list[str]:
+    _only(len(value) <= 50 and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in value))
+    return value
+
+
 def _labels(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         label(f"{name}={text}")
@@ -85,6 +92,55 @@ def _project_max(value: Any) -> dict[str, Any]:
     for name, most in table.items():
         _only(name and (0 < most < 1 if type(most) is float else type(most) is int and 1 <= most <= 100_000))
     return table
+
+
+PRICED = ("input", "output", "cached_input", "cache_write")
+PRICE_KEYS = (*PRICED, "batch", "flex", "currency", "date")
+
+
+def _price(value: Any) -> dict[str, dict[str, Any]]:
+    """Return tables by model; a single one is of the pool's own model, whose name is left out."""
+    _only(isinstance(value, dict) and value)
+    tables = value if all(isinstance(table, dict) for table in value.values()) else {"": value}
+    for table in tables.values():
+        _only(table.keys() <= set(PRICE_KEYS) and {"input", "output"} <= table.keys())
+        for key, of in table.items():
+            if key in ("currency", "date"):
+                _only(re.fullmatch(r"[A-Z]{3}" if key == "currency" else r"\d{4}-\d\d-\d\d", str(of)))
+            else:
+                _only(type(of) in (int, float) and 0 <= of <= 10**6 and _has_decimals(of, 6))
+    return {model: {**table, **_date_text(table)} for model, table in tables.items()}
+
+
+PERIODS = ("day", "month", "total")
+BUDGET_MOST = 1_000_000
+
+
+def _budget(value: Any) -> dict[str, str]:
+    """Return amounts of money by period as texts, and their currency."""
+    _only(isinstance(value, dict) and value.keys() <= {*PERIODS, "currency"} and value.keys() & set(PERIODS))
+    currency = value.get("currency", "USD")
+    _only(isinstance(currency, str) and re.fullmatch(r"[A-Z]{3}", currency))
+    return {period: _amount(value[period]) for period in PERIODS if period in value} | {"currency": currency}
+
+
+def _amount(value: Any) -> str:
+    _only(type(value) in (int, float, str))
+    try:
+        amount = Decimal(repr(value) if type(value) is float else str(value))
+    except InvalidOperation:
+        raise ValueError("no number") from None
+    _only(amount.is_finite() and 0 < amount <= BUDGET_MOST and amount.normalize().as_tuple().exponent >= -12)  # type: ignore[operator]
+    return f"{amount:f}"
+
+
+def _date_text(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the date as a text: TOML has dates of its own."""
+    return {"date": str(table["date"])} if "date" in table else {}
+
+
+def _has_decimals(number: float, most: int) -> bool:
+    return Decimal(repr(number)).normalize().as_tuple().exponent >= -most  # type: ignore[operator]
 
 
 # What a value must be stands in its type's description; it completes "limit must be ..., got ...".
@@ -109,6 +165,7 @@ Seconds = Annotated[
 Texts = Annotated[
     dict[str, str], AfterValidator(_texts), Field(description="a table of texts without control characters")
 ]
+Names = Annotated[list[str], AfterValidator(_names), Field(description="a list of up to 50 names of parameters")]
 Labels = Annotated[
     dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
 ]
@@ -119,6 +176,31 @@ ByProject = Annotated[
         description="a share below 1 or a whole number of calls, or a table of these by project ('*' for the others)"
     ),
 ]
+Prices = Annotated[
+    dict[str, dict[str, Any]],
+    BeforeValidator(_price),
+    Field(
+        description='a table such as { input = 0.4, output = 1.6, currency = "USD" }, for a million tokens with up to '
+        "6 decimals, or a table of these by model"
+    ),
+]
+BudgetTable = Annotated[
+    dict[str, str],
+    BeforeValidator(_budget),
+    Field(
+        description="a table with day, month or total, each more than 0 and at most 1000000, and currency, such as "
+        '{ day = 10, month = 200, currency = "USD" }'
+    ),
+]
+
+
+class ProjectSpec(BaseModel):
+    """One `[projects.<name>]` table; the name `*` stands for each project that has no table of its own."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    name: str
+    budget: BudgetTable
 
 
 class PoolSpec(BaseModel):
@@ -158,6 +240,29 @@ class PoolSpec(BaseModel):
     trust_env: Flag = False
     calls: Literal["direct", "sdk"] = "direct"
     labels: Labels = {}
+    effort: MaybeText = None
+    service_tier: MaybeText = None
+    params: Names = []
+    param_names: Texts = {}
+    prompt_caching: Flag = False
+    price: Prices = {}
+    road: Literal["online", "batch", "flex"] = "online"
+    budget: Annotated[BudgetTable, Field(validate_default=False)] = {}
+
+    def price_table(self, model: str) -> Mapping[str, Any] | None:
+        """Return what the file says of a model's price, None if it says nothing."""
+        return self.price.get(model) or (self.price.get("") if model == self.model else None)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the provider has a batch API: OpenAI and Anthropic themselves have one, compatible servers rarely."""
+        genuine = self.provider in _HOSTS and _is_own_host(self.provider, self.base_url)
+        return self.provider == "simulated" or (genuine and self.api_version is None)
+
+    @property
+    def has_flex(self) -> bool:
+        """Whether the provider has OpenAI's flex service."""
+        return self.dialect == "openai" and self.has_batches
 
     @property
     def one_model(self) -> bool:
@@ -189,6 +294,7 @@ class Pools:
     default: str
     pools: Mapping[str, PoolSpec]
     flat: bool = field(default=False, compare=False)
+    projects: Mapping[str, ProjectSpec] = field(default_factory=dict)
 
     def get(self, name: str) -> PoolSpec:
         """Return the pool called `name`, '' being the default one. Raises `UnknownPool`."""
@@ -196,6 +302,15 @@ class Pools:
             return self.pools[name or self.default]
         except KeyError:
             raise UnknownPool(f"there is no pool {name!r}{alternatives(name, self.pools)}") from None
+
+    def budgets(self, project: str, pool: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+        """Yield the budgets that a project's calls to a pool must keep: whose they are, 'project' or 'pool', its name,
+        and amounts by period with their currency."""
+        of_project = self.projects.get(project) or self.projects.get("*")
+        if of_project is not None:
+            yield "project", project, of_project.budget
+        if (spec := self.pools.get(pool)) is not None and spec.budget:
+            yield "pool", pool, spec.budget
 
     def findings(self) -> list[PoolWarning]:
         """Return what an operator should know although nothing is wrong."""
@@ -233,8 +348,8 @@ class Pools:
         if flat:
             document = {"default": "default", "pools": {"default": document}}
         for key in document:
-            if key not in ("default", "pools"):
-                raise PoolsError(f"unknown key {_excerpt(key)}{alternatives(key, ('default', 'pools'))}")
+            if key not in _TOP_KEYS:
+                raise PoolsError(f"unknown key {_excerpt(key)}{alternatives(key, _TOP_KEYS)}")
         tables = document.get("pools")
         if not isinstance(tables, dict) or not tables:
             raise PoolsError("needs at least one table [pools.<name>]")
@@ -245,7 +360,10 @@ class Pools:
         if not isinstance(default, str) or default not in pools:
             near = meant(default, pools) if isinstance(default, str) else ""
             raise PoolsError(f"default must name one of the pools ({', '.join(pools)}), got {_excerpt(default)}{near}")
-        return cls(default, pools, flat)
+        projects = document.get("projects", {})
+        if not isinstance(projects, dict):
+            raise PoolsError(f"projects must be tables [projects.<name>], got {_excerpt(projects)}")
+        return cls(default, pools, flat, {name: _project(name, table) for name, table in projects.items()})
 
     def to_toml(self) -> str:
         """Return the pools as a file, without fields that are implied by others: `parse` gives an equal value."""
@@ -257,6 +375,9 @@ class Pools:
                 ]
             )
             for spec in self.pools.values()
+        ]
+        tables += [
+            f"[projects.{_key(project.name)}]\nbudget = {_toml(project.budget)}" for project in self.projects.values()
         ]
         return "\n\n".join([f"default = {_toml(self.default)}", *tables]) + "\n"
 
@@ -297,6 +418,19 @@ def _pool(name: str, table: Any) -> PoolSpec:
         raise PoolsError(f"pool {name!r}: {error}") from None
 
 
+def _project(name: str, table: Any) -> ProjectSpec:
+    if not isinstance(table, dict):
+        raise PoolsError(f"project {name!r} must be a table [projects.{name}], got {_excerpt(table)}")
+    for key in table:
+        if key != "budget":
+            raise PoolsError(f"project {name!r}: unknown key {_excerpt(key)}{alternatives(key, ['budget'])}")
+    try:
+        return ProjectSpec.model_validate({"name": name, **table})
+    except ValidationError:
+        must = ProjectSpec.model_fields["budget"].description
+        raise PoolsError(f"project {name!r}: budget must be {must}, got {_excerpt(table.get('budget'))}") from None
+
+
 def _check_keys(table: Mapping[str, Any]) -> None:
     names = [name for name in PoolSpec.model_fields if name != "name"]
     for key in table:
@@ -326,6 +460,12 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         raise PoolsError("model is missing")
     if spec.limit is not None and spec.ceiling is not None and spec.limit > spec.ceiling:
         raise PoolsError(f"limit must be <= ceiling ({spec.ceiling}), got {spec.limit}")
+    if spec.road == "batch" and not spec.has_batches:
+        raise PoolsError("road must be 'online': its provider has no batch API, got 'batch'")
+    if spec.road == "flex" and not spec.model_copy(update={"dialect": dialect}).has_flex:
+        raise PoolsError("road must be 'online': its provider has no flex service, got 'flex'")
+    if spec.service_tier == "flex":
+        raise PoolsError("service_tier must not be 'flex'; road = \"flex\" asks for that service")
     if spec.limit is None and not spec.adaptive:
         raise PoolsError("adaptive = false needs a limit to hold")
     # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
@@ -343,22 +483,27 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
     return defaults | ({"api_key_env": None} if spec.api_key_env == "" else {})
 
 
+def _is_own_host(provider: str, url: str | None) -> bool:
+    return url is None or urlsplit(url).hostname == _HOSTS[provider]
+
+
 def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
     """Return the options that depend on who really answers: the provider itself or a compatible server."""
     provider, url, fields = spec.provider, spec.base_url, spec.model_fields_set
-    genuine = provider in _HOSTS and (url is None or urlsplit(url).hostname == _HOSTS[provider])
+    genuine = provider in _HOSTS and _is_own_host(provider, url)
     if dialect == "anthropic":
         for key in ("api_version", "max_tokens_field", "schema_lengths"):
             if key in fields:
                 raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
-        return {"structured_channel": "json_schema" if genuine else "tool"}
+        return {"structured_channel": "json_schema" if genuine else "tool", "prompt_caching": genuine}
     azure = spec.api_version is not None
     if azure and (provider != "openai" or url is None):
         raise PoolsError("api_version is for Azure: it needs provider 'openai' and a base_url")
     if spec.structured_channel == "tool":
         raise PoolsError("structured_channel must be json_schema with dialect openai, got 'tool'")
     ours = genuine or azure
-    return {"max_tokens_field": "max_completion_tokens" if ours else "max_tokens", "schema_lengths": not ours}
+    max_tokens_field = "max_completion_tokens" if ours else "max_tokens"
+    return {"max_tokens_field": max_tokens_field, "schema_lengths": not ours, "prompt_caching": genuine}
 
 
 def _in_clear(base_url: str) -> bool:

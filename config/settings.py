@@ -164,6 +164,12 @@ class Settings(BaseModel):
         ge=0.1,
         le=86_400,
     )
+    batch_listed: Number = _setting(
+        120.0,
+        "a batch whose creation was not confirmed is looked for this long before it is created again; seconds",
+        ge=0,
+        le=86_400,
+    )
     unit_deadline: Number = _setting(
         0.0, "a unit without a score this long after it was published ends without one; 0: never", ge=0, le=31_622_400
     )
@@ -232,6 +238,16 @@ class Settings(BaseModel):
     results_dir: Text = _setting("results", "finished jobs' files; shared by all machines that do control work")
     html_report: Flag = _setting(True, "write report.html beside a finished job's other files; read by workers")
     state_dir: Text = _setting(".dicast", "embedded store, local model server and spool of this machine")
+    cache_bytes: Count = _setting(
+        2 * 2**30, "size of this machine's cache of opinions; beyond it the oldest go", ge=2**16, le=2**50
+    )
+    confirm_above: Number = _setting(
+        10.0,
+        "`dicast run` shows the quote of a job that is to cost more, in its prices' currency, and asks a person at a "
+        "terminal; 0: never",
+        ge=0,
+        le=1_000_000,
+    )
     store_idle: Number = _setting(
         300.0, "the embedded store ends when nobody has used it for so long, and loses nothing; 0: never", ge=0,
         le=31_622_400,
@@ -310,6 +326,11 @@ class Settings(BaseModel):
     metrics_host: Text = _setting("127.0.0.1", "address of that port; there is no password")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting("INFO", "level of the JSON logs")
     log_json_only: Flag = _setting(False, "a worker writes only JSON lines, and none of Celery's messages for people")
+
+    @property
+    def broker_namespace(self) -> str:
+        """The namespace of names at the broker, '' for the default one."""
+        return "" if self.namespace == type(self).model_fields["namespace"].default else self.namespace
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from dicast.app.domain.calibration import Calibration
     from dicast.app.domain.dimension import Dimension, Scale
     from dicast.app.domain.item import Item, ItemSource, RatingSource
-    from dicast.app.domain.job import Agent, Deployment, EvaluationJob
+    from dicast.app.domain.job import EvaluationJob
     from dicast.app.domain.judge_statistics import JobStatistics
     from dicast.app.domain.opinion import Opinion
+    from dicast.app.domain.panel import Agent, Deployment
     from dicast.app.domain.refusals import InvalidJob, JobRefused
     from dicast.app.domain.report import Report
     from dicast.app.ledger.client import JobConflict, JobLost, UnknownJob
@@ -55,9 +56,10 @@ _NAMES = {
     "app.domain.calibration": ["Calibration"],
     "app.domain.dimension": ["Dimension", "Scale"],
     "app.domain.item": ["Item", "ItemSource", "RatingSource"],
-    "app.domain.job": ["Agent", "Deployment", "EvaluationJob"],
+    "app.domain.job": ["EvaluationJob"],
     "app.domain.judge_statistics": ["JobStatistics"],
     "app.domain.opinion": ["Opinion"],
+    "app.domain.panel": ["Agent", "Deployment"],
     "app.domain.report": ["Report"],
     "app.ledger.client": ["JobConflict", "JobLost", "UnknownJob"],
     "app.domain.refusals": ["InvalidJob", "JobRefused"],

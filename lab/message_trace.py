@@ -25,8 +25,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from dicast.app.providers.simulated.account import SimulatedConfig
-from dicast.app.providers.simulated.server import SimulatedProvider
+from dicast.app.providers.simulated import SimulatedProvider
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = tuple(f"{ROOT}/dicast/{part}/" for part in ("app", "workers", "config"))
@@ -84,7 +83,7 @@ def _provider() -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    provider = SimulatedProvider(SimulatedConfig())
+    provider = SimulatedProvider()
     asyncio.run_coroutine_threadsafe(provider.__aenter__(), loop).result()
     try:
         yield provider.base_url

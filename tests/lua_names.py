@@ -8,8 +8,8 @@ from typing import Any
 from luaparser import ast, astnodes
 
 GIVEN = {
-    "KEYS", "ARGV", "redis", "cjson", "cmsgpack", "ipairs", "math", "pairs", "pcall", "string", "table", "tonumber",
-    "type", "unpack",
+    "KEYS", "ARGV", "redis", "cjson", "cmsgpack", "ipairs", "math", "next", "pairs", "pcall", "string", "table",
+    "tonumber", "type", "unpack",
 }  # fmt: skip
 """What the store gives to a script, as far as ours need it."""
 

@@ -45,7 +45,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     (of_agent(base_url="http://x"), "agents[0].base_url: unknown key; addresses belong to pools, in the pools file"),
     (of_agent(system_prompt="x"), "agents[0].system_prompt: unknown key; did you mean persona?"),
     (of_agent(top_p=1), "agents[0].top_p: unknown key; there are name, persona, pool, model, deployments, temperature, "
-                        "max_tokens, template"),
+                        "max_tokens, effort, seed, service_tier, params, template"),
     (of_dimension(description="?"), "dimensions[0].description: unknown key; did you mean instructions?"),
     (of_dimension(scale={"maximum": 5}), "dimensions[0].scale.maximum: unknown key; did you mean max?"),
     ({"items": [{"id": "i", "output": "x"}]}, "items[0].output: unknown key; did you mean text?"),
@@ -102,8 +102,8 @@ JOBS: list[tuple[dict[str, Any], str]] = [
                           "'dawid_skene' or 'chief', got 'medain'; did you mean median?"),
     ({"panel": {"escalate": {"diference": 1}}}, "panel.escalate.diference: unknown key; did you mean difference?"),
     ({"gate": {"fail_undr": {"d": 1}}}, "gate.fail_undr: unknown key; did you mean fail_under?"),
-    ({"gate": {"fastest": 1}}, "gate.fastest: unknown key; there are fail_under, confident, max_errors, "
-                               "not_worse_than, shift, min_agreement, calibrated"),
+    ({"gate": {"fastest": 1}}, "gate.fastest: unknown key; there are fail_under, opinion, confident, max_errors, "
+                               "max_cost, not_worse_than, shift, min_agreement, calibrated, certificate"),
     ({"probes": [{"prob": "order"}]},
      "probes[0].probe: is missing; it is one of verbosity, formatting, self_preference, authority, sycophancy, "
      "markdown, batching, order, injection"),

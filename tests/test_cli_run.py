@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from fcntl import ioctl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -170,9 +171,13 @@ def person() -> Iterator[Sit]:
 def test_from_file_to_report_and_export(quick: Any) -> None:
     run = dicast(quick, "run", job_file(quick))
     assert run.returncode == Exit.OK, run.stderr
-    assert "6 of 6 units scored" in run.stdout
+    assert "6 of 6 judgements scored" in run.stdout
     assert "completed: 6 of 6 units" in run.stderr
-    job_id = run.stdout.split()[1]
+    job_id = run.stdout.split()[0]
+    verified = json.loads(dicast(quick, "verify", job_id, "--json").stdout)
+    assert verified["differences"] == [] and verified["lock"]["items"] and set(verified["lock"]["files"]) == {
+        "opinions.jsonl", "errors.jsonl"
+    }  # fmt: skip
 
     again = dicast(quick, "jobs", "watch", job_id, "--json")
     report = json.loads(again.stdout)
@@ -187,8 +192,78 @@ def test_from_file_to_report_and_export(quick: Any) -> None:
     assert dicast(quick, "jobs", "cancel", job_id).stderr == f"Nothing to do: job {job_id} was completed already.\n"
 
     quick.app.store.delete(quick.app.keys.at("job", job_id))
-    assert "6 of 6 units scored" in dicast(quick, "jobs", "show", job_id).stdout, "files outlive the ledger"
+    assert "6 of 6 judgements scored" in dicast(quick, "jobs", "show", job_id).stdout, "files outlive the ledger"
     assert dicast(quick, "jobs", "export", job_id, "--format", "jsonl", "--to", str(out)).returncode == 0
+
+
+@pytest.fixture
+def priced(quick: Any, tmp_path: Path) -> Any:
+    """The same, where commands know a price."""
+    pools = tmp_path / "priced.toml"
+    text = POOL.format(url=quick.provider.base_url)
+    pools.write_text(text.replace('dialect = "openai"', 'dialect = "openai"\nprice = { input = 9, output = 90 }'))
+    environ = {**quick.environ, "DICAST_POOLS_FILE": str(pools), "DICAST_CONFIRM_ABOVE": "0.01"}
+    return SimpleNamespace(folder=quick.folder, environ=environ)
+
+
+def test_a_person_is_asked_before_a_dear_job(priced: Any, person: Sit) -> None:
+    path = job_file(priced)
+    somebody = person(priced, "run", path)
+    somebody.sees("6 calls; ")
+    somebody.sees("tokens guessed from the texts alone")
+    somebody.sees("Submit it?")
+    somebody.types("n\n")
+    code, seen = somebody.leaves()
+    assert code == Exit.REFUSED and "nothing was submitted" in seen
+
+    somebody = person(priced, "run", path)
+    somebody.sees("Submit it?")
+    somebody.types("y\n")
+    assert somebody.leaves()[0] == Exit.OK
+    sure = person(priced, "run", path, "--yes")
+    code, seen = sure.leaves()
+    assert code == Exit.OK and "Submit it?" not in seen and "6 calls; " in seen
+
+
+def test_a_script_is_never_asked_and_told_the_quote_of_a_dear_job(priced: Any) -> None:
+    path = job_file(priced)
+    dear = dicast(priced, "run", path, "--json")
+    assert dear.returncode == Exit.OK and "6 calls; " in dear.stderr
+    told = json.loads(dear.stdout)["quote"]
+    assert (told["calls_most"], told["time"]["pool"]) == (6, "sim")
+    for settings in ({"DICAST_CONFIRM_ABOVE": "0"}, {"DICAST_CONFIRM_ABOVE": "5"}):
+        assert "6 calls; " not in dicast(priced, "run", path, "--json", **settings).stderr
+
+
+def test_a_quote_is_part_of_validation_and_a_pilot_needs_a_worker(priced: Any, nobody: Any) -> None:
+    shown = dicast(priced, "validate", job_file(priced), "--json")
+    assert json.loads(shown.stdout)["quote"]["sums"][0]["currency"] == "USD"
+    refused = dicast(nobody, "quote", job_file(nobody), "--pilot", "30")
+    assert refused.returncode == Exit.REFUSED and "no worker is alive" in refused.stderr
+    refused = dicast(nobody, "quote", job_file(nobody), "--local")
+    assert refused.returncode == Exit.REFUSED and "say --pilot 30, too" in refused.stderr
+
+
+def test_judges_are_certified_and_watched(quick: Any) -> None:
+    items = [{"id": f"i{n}", "text": f"text {n}"} for n in range(12)]
+    changes = {"items": items, "agents": [{"name": "ann"}], "dimensions": [{"id": "clear", "instructions": "?"}]}
+    out = Path(quick.folder) / "certificate.json"
+    made = dicast(
+        quick, "certify", job_file(quick, **changes), "-o", str(out), "--replicates", "2", "--anchors", "5", "--json"
+    )
+    assert made.returncode == Exit.OK, made.stderr
+    certificate = json.loads(made.stdout)
+    assert len(certificate["anchors"]) == 5 and certificate == json.loads(out.read_text())
+    assert [probe["probe"] for probe in certificate["judges"][0]["dimensions"][0]["probes"]] == ["injection"]
+
+    looked = dicast(quick, "watch", str(out), "-n", "2", "--json")
+    assert looked.returncode == Exit.OK, looked.stderr
+    (drift,) = json.loads(looked.stdout)["drifts"]
+    assert (drift["judge"], drift["judgements"], drift["since"]) == ("ann", 2, None)
+    assert "No judge is seen to have changed" in dicast(quick, "watch", str(out), "--look").stdout
+    old = {**certificate, "expires": certificate["issued"]}
+    out.write_text(json.dumps(old))
+    assert dicast(quick, "watch", str(out)).returncode == Exit.GATE_UNTOLD
 
 
 def test_metadata_to_keep_stands_beside_every_opinion(quick: Any) -> None:
@@ -221,7 +296,7 @@ def test_files_are_fetched_or_said_to_be_away(quick: Any) -> None:
     shutil.rmtree(quick.results / report["job_id"])
     run = dicast(quick, "jobs", "watch", report["job_id"], "--out", "other", **here)
     assert run.returncode == Exit.FAILED
-    assert "6 of 6 units scored" in run.stdout
+    assert "6 of 6 judgements scored" in run.stdout
     assert "cannot be seen from here" in run.stderr
     run = dicast(quick, "jobs", "watch", report["job_id"], **here)
     assert run.returncode == Exit.OK
@@ -232,7 +307,7 @@ def test_failed_units_are_told_by_the_exit_code(quick: Any) -> None:
     run = dicast(quick, "run", job_file(quick), "--set", "agents.0.model=broken", "--json")
     assert run.returncode == Exit.FAILED
     assert json.loads(run.stdout)["failed"] == 3
-    assert "3 of 6 units have no score" in run.stderr
+    assert "3 of 6 judgements have no score" in run.stderr
 
 
 def test_cancelled_elsewhere(busy: Any, job: str) -> None:
@@ -297,7 +372,7 @@ def test_ctrl_c_asks(busy: Any, person: Sit, job: str) -> None:
     ann.sees("cancelled")
     code, last = ann.leaves()
     assert code == Exit.INTERRUPTED, last
-    assert "never judged" in last
+    assert "never made" in last
 
 
 def test_ctrl_c_twice_detaches(busy: Any, person: Sit, job: str) -> None:
@@ -332,7 +407,7 @@ def test_ctrl_c_in_local_cancels_and_stops(nobody: Any, person: Sit, job: str) -
     ann.sees("Cancel the job (its worker stops with it), or keep watching?")
     ann.sees("(k): ")
     ann.types("\x03")
-    ann.sees("never judged")
+    ann.sees("never made")
     code, last = ann.leaves()
     assert code == Exit.INTERRUPTED, last
     assert nobody.app.ledger.status(job).state == "cancelled"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from dicast import load_job
-from dicast.app.cli.run import first_unit
+from dicast.app.operator.prompts import first_unit
 from tests.e2e.cluster import ROOT, Cluster, one_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

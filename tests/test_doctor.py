@@ -23,7 +23,7 @@ from dicast.app.application import create_app
 from dicast.app.domain.opinion import FailureKind
 from dicast.app.operator import doctor
 from dicast.app.operator.doctor import Finding, Severity, examine
-from dicast.app.operator.store_checks import MEMORY_SHARE, _keeping, understood
+from dicast.app.operator.store_checks import MEMORY_SHARE, _broker_version, _keeping, understood
 from dicast.app.providers.base import ProviderFailure
 from dicast.config.pools import PoolSpec
 from dicast.workers.admission.governor import Governor
@@ -462,3 +462,32 @@ def test_a_store_that_is_nearly_full_is_told_of(used: int, warned: bool) -> None
     for most, expected in ((1000, warned), (0, False)):
         found = [finding.area for finding in _keeping(None, {**info, "maxmemory": most})]
         assert found == ["persistence", "eviction", *(["memory"] if expected else [])]
+
+
+def test_queues_of_a_broker_that_is_unwell_are_not_looked_at(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is said of the broker, before or after."""
+    told = [Finding(severity, "broker", "x") for severity in (Severity.OK, Severity.ERROR, Severity.OK)]
+    looked: list[Any] = []
+    monkeypatch.setattr(doctor, "queues", lambda dicast: looked.append(dicast) or [])
+    for findings, count in ((told, 0), (told[:1], 1)):
+        monkeypatch.setattr(doctor, "broker", lambda _, findings=findings: findings)
+        monkeypatch.setattr(doctor, "unserved", lambda _: [])
+        app: Any = create_app(environ)
+        app.store.set("used", 1)
+        assert {finding.area for finding in doctor.examined(app, call=False)} >= {"broker"}
+        assert len(looked) == count
+        app.close()
+
+
+@pytest.mark.parametrize(
+    ("product", "version", "severity"),
+    [
+        ("RabbitMQ", "3.10.1", Severity.OK), ("RabbitMQ", "4.0", Severity.OK), ("RabbitMQ", "3.9.29", Severity.ERROR),
+        ("RabbitMQ", "?", Severity.ERROR), ("LavinMQ", "4.0", Severity.ERROR),
+    ],
+)  # fmt: skip
+def test_which_brokers_expire_messages_of_quorum_queues(product: str, version: str, severity: Severity) -> None:
+    finding = _broker_version(SimpleNamespace(host="h"), product, version)
+    assert (finding.severity, f"h: {product} {version}" in finding.message) == (severity, True)

@@ -198,7 +198,7 @@ def test_one_that_is_not_well_is_named_and_hurts_no_other(
     good, bad = serve(well()), serve(reply)
     began = time.monotonic()
     run = at_once("fleet", "status", bad.url, good.url, "--json", "--timeout", "0.5", DICAST_FLEET_TOKEN=TOKEN)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert run.returncode == 1
     ill, fine = json.loads(run.stdout)["installations"]
     assert (ill["reached"], ill["status"], fine["reached"]) == (False, None, True)
@@ -219,9 +219,9 @@ def test_a_token_is_not_carried_elsewhere(at_once: Dicast, serve: Serve, status:
 
 def test_slow_ones_are_waited_for_at_the_same_time(at_once: Dicast, serve: Serve) -> None:
     began = time.monotonic()
-    run = at_once("fleet", "status", *(serve(never).url for _ in range(6)), "--timeout", "0.5", "--json")
-    assert time.monotonic() - began < 2.5
-    assert json.loads(run.stdout)["totals"]["unreachable"] == 6
+    run = at_once("fleet", "status", *(serve(never).url for _ in range(12)), "--timeout", "2", "--json")
+    assert time.monotonic() - began < 20, "one after the other they would take 24 s"
+    assert json.loads(run.stdout)["totals"]["unreachable"] == 12
 
 
 def test_nobody_listens(at_once: Dicast) -> None:
@@ -279,3 +279,11 @@ def test_totals_of_nobody() -> None:
     away = FleetAnswer("eu", "https://h", 0.1, None, "away")
     assert totals([away]).unreachable == 1 and not totals([away]).well
     assert totals([FleetAnswer("eu", "https://h", 0.1, FleetStatus.model_validate(STATUS))]).well
+
+
+@pytest.mark.parametrize("missing", ["nodes", "unsatisfied", "oldest_wait_s"])
+def test_a_status_of_an_earlier_version_is_read(at_once: Dicast, serve: Serve, missing: str) -> None:
+    earlier = {name: value for name, value in STATUS.items() if name != missing}
+    run = at_once("fleet", "status", serve(tells(body=json.dumps(earlier).encode())).url, "--json")
+    (one,) = json.loads(run.stdout)["installations"]
+    assert one["reached"] and one["status"]["capacity"] == 10

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.submission import job_file
@@ -227,3 +228,29 @@ def test_what_cannot_be_set_is_refused(assignment: str, complaint: str) -> None:
     with pytest.raises(JobFileError, match=complaint) as caught:
         override({"agents": [{"name": "a"}]}, assignment)
     assert str(caught.value).isprintable()
+
+
+SCHEMA = Path(__file__).parents[1] / "docs" / "job.schema.json"
+
+
+def test_the_published_schema_takes_what_the_documents_and_examples_write() -> None:
+    """It is the present one, refuses what is misspelt, and has the short forms in which people write."""
+    schema = json.loads(SCHEMA.read_text())
+    assert schema == job_file.file_schema(), "`dicast schema -o docs/job.schema.json` writes it anew"
+    validator = Draft202012Validator(schema)
+    root = SCHEMA.parents[1]
+    jobs = [*root.glob("config/*/*job.yaml"), *root.glob("config/jobs/*.yaml"), *root.glob("examples/*.yaml")]
+    for path in jobs:
+        assert [error.message for error in validator.iter_errors(job_file.read_document(str(path)))] == [], path
+    assert len(jobs) >= 6
+    least = {"agents": [{"name": "a"}], "dimensions": "safety", "items": ["a text"]}
+    own = {"id": "d", "instructions": "?", "scale": "pass_fail"}
+    short = {
+        **least, "items": "a.csv", "ratings": "r.csv", "panel": "median", "calibration": "c.json",
+        "probes": ["verbosity", {"probe": "order"}], "gate": {"max_errors": "1 %"},
+        "dimensions": ["safety", {"rubric": "dialogue", "weight": 2}, own],
+    }  # fmt: skip
+    assert validator.is_valid(least) and validator.is_valid(short)
+    wrong = ({"agent": []}, {"panel": "mid"}, {"dimensions": [{"id": "d"}]}, {"probes": ["verbose"]}, {"replicates": 0})
+    for change in wrong:
+        assert not validator.is_valid({**least, **change}), change

@@ -167,6 +167,48 @@ def test_where_judges_disagree_is_drawn_more_often(tmp_path: Path) -> None:
         write_sample(strangers, SampleOptions(20, disagreed=(folder, report)), tmp_path / "none.jsonl")
 
 
+def test_neymans_allocation_carries_probabilities_and_minds_the_cost(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path, "run")
+    items = [{"id": f"item-{n}", "text": "t", "metadata": {"minutes": 1 + 8 * (n % 2)}} for n in range(ITEMS)]
+    job = EvaluationJob.model_validate(a_job(items=items))
+    chances = {}
+    for name, cost in (("plain", None), ("dear", "minutes")):
+        write_sample(job, SampleOptions(20, pilot=(folder, report), cost=cost), tmp_path / f"{name}.jsonl")
+        chances[name] = {row["item_id"]: row["probability"] for row in _rows(tmp_path / f"{name}.jsonl")}
+        assert len(chances[name]) == 20 and len(set(chances[name].values())) > 5
+    cheap = sum(int(item.split("-")[1]) % 2 == 0 for item in chances["dear"])
+    assert cheap > 12, "an item that costs nine times as much is a third as likely"
+    with pytest.raises(NoSample, match="no number above 0 as its 'hours'"):
+        write_sample(job, SampleOptions(20, pilot=(folder, report), cost="hours"), tmp_path / "none.jsonl")
+
+
+def test_the_command_plans_ratings(tmp_path: Path) -> None:
+    finished(tmp_path, "run")
+    (tmp_path / "job.json").write_text(json.dumps(a_job()))
+    ended = dicast(tmp_path, "sample", "job.json", "--pilot", "run", "--width", "3")
+    assert ended.returncode == 0, ended.stderr
+    assert "by --neyman" in ended.stdout and "it is known" in ended.stdout
+    plans = json.loads(dicast(tmp_path, "sample", "job.json", "--pilot", "run", "--width", "0.01", "--json").stdout)
+    prices = plans[0]["prices"]
+    assert [price["ratings"] for price in prices] == [25, 50]
+    assert all(price["neyman"] <= price["even"] for price in prices) and prices[0]["even"] > prices[1]["even"]
+    assert plans[0]["enough"] is None and plans[0]["now"]["method"] == "PPI++, anytime"
+    refused = dicast(tmp_path, "sample", "job.json", "-n", "20")
+    assert refused.returncode == 2 and "--size and --to" in refused.stderr
+
+
+def test_the_command_learns_when_judges_may_decide(tmp_path: Path) -> None:
+    finished(tmp_path, "run")
+    ended = dicast(tmp_path, "panel", "run", "--agree", "0.1", "--within", "2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    panel = json.loads(ended.stdout)[0]
+    assert panel["by"] == "difference" and panel["bound"] > 0 and 0 < panel["coverage"] <= 1
+    shown = dicast(tmp_path, "panel", "run", "--agree", "0.1", "--within", "2").stdout
+    assert "escalate: {difference:" in shown and "agree: 0.1, confidence: 0.9" in shown
+    hopeless = dicast(tmp_path, "panel", "run", "--agree", "0.999", "--within", "0").stdout
+    assert "Nobody is shown to be fit to decide" in hopeless
+
+
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.open("rb")]
 
@@ -287,7 +329,7 @@ def test_the_cheapest_panel_that_is_good_enough(tmp_path: Path) -> None:
     assert [option.cost for option in dear.front] == sorted(option.cost for option in dear.front)
     assert dear.person.is_known
     none = fronts([1.0, 1.0, 1.0], reach=0.999)
-    assert none.enough is None and none.reason == "no panel reaches an agreement of 0.999 with people"
+    assert none.enough is None and none.reason == "that a panel reaches an agreement of 0.999 with people is not proved"
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

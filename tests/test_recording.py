@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Recorded, UnitResult
 from dicast.app.pipeline.record import REMEMBERED_S, Recorder, Spool
-from dicast.workers.admission.suspension import FAILURES, Suspension
+from dicast.workers.admission.concurrency import FAILURES, Suspension
 
 RESULTS = [UnitResult(0, 1, b"{}", True)]
 

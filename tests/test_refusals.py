@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from dicast.app.domain.calibration import CalibrationMap
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.item import Item, ItemSource, Turn
-from dicast.app.domain.job import Agent, Deployment, EvaluationJob
-from dicast.app.domain.panel import Escalation
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import Agent, Deployment, Escalation
 from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.refusals import MAX_LINES, InvalidJob, _models_at, _united, validated
 from dicast.app.submission.job_file import read_mapping

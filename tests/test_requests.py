@@ -9,7 +9,7 @@ from celery.worker.request import create_request_cls
 from kombu import Message
 
 from dicast.app.domain.opinion import ErrorKind
-from dicast.app.operator.requests import UnitRequest
+from dicast.app.operator.requests import UnitRequest, _end_event
 from dicast.app.pipeline.call_facts import TASK_END, NextSteps
 from dicast.app.tasks import app, judge_dimension
 from dicast.workers.admission.request import GatedUnit, Lease
@@ -107,12 +107,12 @@ def test_terminating_lets_no_call_begin_and_ends_the_one_that_is_open():
     [
         (NextSteps(True, summary="scored clear 4"), [("task-succeeded", {})]),
         (
-            NextSteps(True, summary="error: rejected: no such model", errors=[ErrorKind.REJECTED]),
+            NextSteps(True, summary="error: rejected", errors=[ErrorKind.REJECTED], failure="rejected: no such model"),
             [("task-failed", {"exception": "rejected: no such model"})],
         ),
         (
-            NextSteps(True, summary="scored a 4; error: malformed: no JSON", errors=[ErrorKind.MALFORMED]),
-            [("task-failed", {"exception": "scored a 4; error: malformed: no JSON"})],
+            NextSteps(True, summary="scored a 4", errors=[ErrorKind.MALFORMED], failure="malformed: no JSON"),
+            [("task-failed", {"exception": "malformed: no JSON"})],
         ),
         (
             NextSteps(True, summary="error: cancelled: it was revoked", errors=[ErrorKind.CANCELLED]),
@@ -133,3 +133,19 @@ def test_monitors_are_told_what_became_of_a_unit(steps, told):
     request.on_success((False, steps.summary, 0.1))
     assert monitors.told == told
     assert acknowledged == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "event"),
+    [
+        (NextSteps(True, retry=True, summary="429"), ("task-retried", {"exception": "429", "traceback": ""})),
+        (
+            NextSteps(True, errors=[ErrorKind.MALFORMED], failure="no JSON"),
+            ("task-failed", {"exception": "no JSON", "traceback": ""}),
+        ),
+        (NextSteps(True), ("task-succeeded", {"runtime": 1.0})),
+        (NextSteps(False), ("", {})),
+    ],
+)
+def test_monitors_are_told_how_a_unit_ended(steps, event):
+    assert _end_event(steps, {"runtime": 1.0}) == event

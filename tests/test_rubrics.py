@@ -12,13 +12,13 @@ from pydantic import ValidationError
 import dicast
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.refusals import InvalidJob
 from dicast.app.domain.report import ReportDimension
 from dicast.app.submission.job_file import JobFileError, load_job, load_rubric
-from dicast.app.submission.libraries import RubricError, names
+from dicast.app.submission.libraries import CalibrationError, RubricError, names, with_calibration
 from dicast.app.submission.submit import check_job
 from tests.test_judging_commands import dicast as command
 
@@ -148,3 +148,14 @@ def test_the_command_shows_them(tmp_path: Path) -> None:
     assert load_rubric(str(tmp_path / "mine.yaml")) == load_rubric("safety")
     none = command(tmp_path, "rubrics", "saftey")
     assert none.returncode == 2 and "did you mean safety?" in none.stderr
+
+
+@pytest.mark.parametrize("entry", ["maps.json", {"file": "maps.json"}, {"file": "/etc/passwd", "on_mismatch": "warn"}])
+def test_no_file_is_read_for_a_job_that_comes_from_elsewhere(entry: Any) -> None:
+    def read(path: Path) -> Any:
+        raise AssertionError(f"{path} is read")
+
+    with pytest.raises(CalibrationError, match="no file can be named here"):
+        with_calibration({"calibration": entry}, None, read)
+    content = {"calibration": {"maps": []}}
+    assert with_calibration(content, None, read) == content

@@ -11,9 +11,11 @@ import psutil
 import pytest
 import redis
 
+from dicast.app.application import create_app
 from dicast.app.operator import stack
 from dicast.app.operator.stack import LocalStack, StackError
 from dicast.config.settings import Settings, describe
+from dicast.workers.broker.profiles import Broker, Names
 from dicast.workers.store import embedded
 
 ROOT = Path(__file__).parents[1]
@@ -158,6 +160,13 @@ def test_a_worker_that_answers_late_is_waited_for_longer(settings, monkeypatch):
         assert waits[0] == 0.1
         assert waits == sorted(waits)
         assert waits[-1] == 1.0
+
+
+@pytest.mark.parametrize("namespace", ["dicast", "blue"])
+def test_pings_go_to_the_workers_of_the_own_namespace(settings, namespace):
+    app = create_app({"REDIS_URL": "redis://127.0.0.1:1/0", "DICAST_NAMESPACE": namespace})
+    pings = stack._ping_settings(Broker.for_urls("redis://127.0.0.1:1/0", None), Names(app.settings.broker_namespace))
+    assert pings["control_exchange"] == app.conf.control_exchange
 
 
 def test_a_worker_that_will_not_leave_is_killed(settings, monkeypatch):

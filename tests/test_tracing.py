@@ -151,7 +151,7 @@ def test_a_header_of_another_clock_or_of_nobody_makes_no_wait(published: Any) ->
 
 
 class OneAnswer:
-    structured_output, nonce_in_schema = True, False
+    structured_output, nonce_in_schema, caches = True, False, False
 
     def __init__(self, answer: ChatReply | BaseException) -> None:
         self._answer, self.closed = answer, False

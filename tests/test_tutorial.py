@@ -158,7 +158,8 @@ def _rate_ten(shell: Shell, command: str, tmp_path: Path) -> None:
     with httpx2.Client(base_url=address, timeout=30) as http:
         until(lambda: _answers(http), "it answers")
         assert "<title>Dicast</title>" in http.get(page.removeprefix("http://127.0.0.1:8700")).text
-        sampled = http.post("/jobs/answers/rating", json={"size": 10}).json()
+        assert http.post("/jobs/answers/rating", json={"size": 10}).status_code == 201
+        sampled = http.get("/jobs/answers/rating?rater=me").json()
         assert len(sampled["items"]) == 10
         for n, item in enumerate(sampled["items"]):
             given = {"rater": "me", "item_id": item, "dimension": "clear", "score": 1 + n % 5}

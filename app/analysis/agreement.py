@@ -7,11 +7,15 @@ over the same pairs, so that they can stand in neighbouring columns:
   turn; with one person, that one);
 * kappa between a score and *one other person's score*, over all such pairs.
 
-Pairs of one item are always drawn together. The raters are taken as they are: intervals speak of other items, not of
-other people.
+Pairs of one item are always drawn together, and with `clusters` the items of one cluster: intervals then speak of other
+clusters. The raters are taken as they are: intervals speak of other items, not of other people.
 
 Kappa falls when nearly all items belong to one level, however well people agree: read it beside the base rate, the
 share of the commonest level.
+
+Whether a judge may replace a person is tested as N. Calderon, R. Reichart and R. Dror propose in "The alternative
+annotator test for LLM-as-a-judge" (ACL 2025, arXiv 2501.10970): each person in turn is held against the other people
+beside the judge (`contests`, `replacement_p`).
 
 The values of correlations come from scipy, of kappa from scikit-learn and statsmodels, of alpha from the package
 krippendorff. The functions whose names end with `_sums` express a statistic by sums over items, which serve only the
@@ -21,36 +25,39 @@ resamples of `resampling.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import krippendorff
 import numpy as np
 import scipy
 
-from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown
-from dicast.app.analysis.resampling import Sums, interval, pairs, rows
+from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown, below
+from dicast.app.analysis.means import DRAWS, FEW, SMALLEST, Deviation, deviation
+from dicast.app.analysis.resampling import EDGE, FEWEST_ITEMS, Pieces, Sums, interval, pairs, rows
 
 # ruff: noqa: PLC0415  (these libraries take a second of CPU time to load)
 
 
 Weighting = Literal["none", "linear", "quadratic"]
+ROUNDING = 1e-9
 
 
 def cohen(
-    x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator, *, item: Ints | None = None
-) -> Result:
+    x: Floats, y: Floats, levels: Floats, weighting: Weighting, rng: np.random.Generator, *,
+    item: Ints | None = None, clusters: Ints | None = None,
+) -> Result:  # fmt: skip
     """Return Cohen's kappa of pairs of scores; a disagreement counts by its distance in places among `levels`
     (ascending).
 
     `linear` and `quadratic` are for levels with an order, `none` for labels. Pairs where either is NaN are left out.
-    `item` gives the item of each pair, if several pairs belong to one.
+    `item` gives the item of each pair, if several pairs belong to one, and `clusters` the cluster of each item, if they
+    are drawn together.
     """
     both = ~(np.isnan(x) | np.isnan(y))
-    item = np.arange(len(x)) if item is None else item
-    scored = np.unique(item[both])
-    if len(scored) < 3:
-        return Unknown(f"only {len(scored)} items were scored by both")
+    pieces = Pieces.of((np.arange(len(x)) if item is None else item)[both], clusters)
+    if pieces.items < 3:
+        return Unknown(f"only {pieces.items} items were scored by both")
     cx, cy = codes(x[both], levels), codes(y[both], levels)
     if cx is None or cy is None:
         return Unknown("some scores are none of the scale's levels, as a mean is: kappa counts levels")
@@ -61,13 +68,16 @@ def cohen(
     name = None if weighting == "none" else weighting
     value = float(cohen_kappa_score(cx, cy, weights=name, labels=np.arange(len(levels))))
     penalty = penalties(len(levels), weighting)
-    statistic = pairs(lambda a, b: cohen_sums(a, b, penalty), cx, cy, np.searchsorted(scored, item[both]))
-    return interval(value, len(scored), statistic, rng, shape="correlation")
+    statistic = pairs(lambda a, b: cohen_sums(a, b, penalty), cx, cy, pieces=pieces)
+    kappa = interval(value, pieces, statistic, rng, shape="correlation")
+    weights = "no weights" if weighting == "none" else f"{weighting} weights"
+    return kappa if isinstance(kappa, Unknown) else replace(kappa, method=f"{weights}, {kappa.method}")
 
 
-def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
+def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator, clusters: Ints | None = None) -> Result:
     """Return Fleiss' kappa over the items (rows) that all raters (columns) scored; the levels have no order."""
-    whole = matrix[~np.isnan(matrix).any(axis=1)]
+    complete = np.flatnonzero(~np.isnan(matrix).any(axis=1))
+    whole, pieces = matrix[complete], Pieces.of(complete, clusters)
     if matrix.shape[1] < 2:
         return Unknown("there is only one rater")
     if len(whole) < 3:
@@ -81,8 +91,8 @@ def fleiss(matrix: Floats, levels: Floats, rng: np.random.Generator) -> Result:
 
     counts = np.stack([(coded == level).sum(axis=1) for level in range(len(levels))], axis=1)
     value = float(fleiss_kappa(counts))
-    statistic = rows(fleiss_sums, counts.astype(np.float64))
-    return interval(value, len(whole), statistic, rng, shape="correlation")
+    statistic = rows(fleiss_sums, counts.astype(np.float64), pieces=pieces)
+    return interval(value, pieces, statistic, rng, shape="correlation")
 
 
 def base_rate(scores: Floats) -> float:
@@ -133,7 +143,9 @@ def fleiss_sums(counts: Floats) -> Sums:
 Level = Literal["nominal", "ordinal", "interval"]
 
 
-def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator) -> Result:
+def alpha(
+    matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator, clusters: Ints | None = None
+) -> Result:
     """Return alpha over items (rows) x raters (columns); NaN is a missing rating. Items with a single rating do not
     count.
 
@@ -142,7 +154,8 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
 
     Krippendorff's alpha measures the agreement of any number of raters with any number of missing ratings.
     """
-    pairable = matrix[(~np.isnan(matrix)).sum(axis=1) >= 2]
+    rated_twice = np.flatnonzero((~np.isnan(matrix)).sum(axis=1) >= 2)
+    pairable, pieces = matrix[rated_twice], Pieces.of(rated_twice, clusters)
     if len(pairable) < 3:
         return Unknown(f"only {len(pairable)} items have ratings by two or more")
     scores = pairable[~np.isnan(pairable)]
@@ -150,7 +163,8 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
         return Unknown("everybody gave every item the same score")
     if level == "interval":
         value = krippendorff.alpha(reliability_data=pairable.T, level_of_measurement="interval")
-        return interval(float(value), len(pairable), rows(interval_alpha_sums, pairable), rng, shape="correlation")
+        statistic = rows(interval_alpha_sums, pairable, pieces=pieces)
+        return interval(float(value), pieces, statistic, rng, shape="correlation")
     if codes(scores, levels) is None:
         return Unknown("some scores are none of the scale's levels, as a mean is")
     counts = np.stack([(pairable == score).sum(axis=1) for score in levels], axis=1)
@@ -158,8 +172,8 @@ def alpha(matrix: Floats, levels: Floats, level: Level, rng: np.random.Generator
     value = krippendorff.alpha(
         value_counts=counts[:, used], value_domain=levels[used].tolist(), level_of_measurement=level
     )
-    statistic = rows(lambda chosen: alpha_sums(chosen, level), counts[:, used].astype(np.float64))
-    return interval(float(value), len(counts), statistic, rng, shape="correlation")
+    statistic = rows(lambda chosen: alpha_sums(chosen, level), counts[:, used].astype(np.float64), pieces=pieces)
+    return interval(float(value), pieces, statistic, rng, shape="correlation")
 
 
 def interval_alpha_sums(matrix: Floats) -> Sums:
@@ -215,21 +229,25 @@ Kind = Literal["pearson", "spearman", "kendall"]
 MOST_LEVELS = 30
 
 
-def correlation(x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *, item: Ints | None = None) -> Result:
+def correlation(
+    x: Floats, y: Floats, kind: Kind, rng: np.random.Generator, *,
+    item: Ints | None = None, clusters: Ints | None = None,
+) -> Result:  # fmt: skip
     """Return the correlation of pairs of scores; pairs where either is NaN are left out.
 
-    `item` gives the item of each pair, if several pairs belong to one: they are drawn together.
+    `item` gives the item of each pair, if several pairs belong to one: they are drawn together. `clusters` gives the
+    cluster of each item, if these are drawn together, too.
     """
     both = ~(np.isnan(x) | np.isnan(y))
-    item = np.arange(len(x)) if item is None else item
-    x, y, scored = x[both], y[both], np.unique(item[both])
-    if len(scored) < 3:
-        return Unknown(f"only {len(scored)} items were scored by both")
+    pieces = Pieces.of((np.arange(len(x)) if item is None else item)[both], clusters)
+    x, y = x[both], y[both]
+    if pieces.items < 3:
+        return Unknown(f"only {pieces.items} items were scored by both")
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return Unknown("one side gave every item the same score")
     value = _value(kind, x, y)
-    statistic = pairs(_SUMS[kind], x, y, np.searchsorted(scored, item[both]))
-    return interval(value, len(scored), statistic, rng, shape="correlation")
+    statistic = pairs(_SUMS[kind], x, y, pieces=pieces)
+    return interval(value, pieces, statistic, rng, shape="correlation")
 
 
 def _value(kind: Kind, x: Floats, y: Floats) -> float:
@@ -333,22 +351,25 @@ class Differences:
     upper_limit: Result
 
 
-def differences(x: Floats, y: Floats, rng: np.random.Generator, *, item: Ints | None = None) -> Differences:
+def differences(
+    x: Floats, y: Floats, rng: np.random.Generator, *, item: Ints | None = None, clusters: Ints | None = None
+) -> Differences:
     """Return bias and limits of agreement of `x` against `y`; pairs where either is NaN are left out.
 
-    `item` gives the item of each pair, if several pairs belong to one: they are drawn together.
+    `item` gives the item of each pair, if several pairs belong to one: they are drawn together. `clusters` gives the
+    cluster of each item, if these are drawn together, too.
     """
     both = ~(np.isnan(x) | np.isnan(y))
     apart = (x - y)[both]
-    scored, row = np.unique((np.arange(len(x)) if item is None else item)[both], return_inverse=True)
-    if len(scored) < 3:
-        unknown = Unknown(f"only {len(scored)} items were scored by both")
+    pieces = Pieces.of((np.arange(len(x)) if item is None else item)[both], clusters)
+    if pieces.items < 3:
+        unknown = Unknown(f"only {pieces.items} items were scored by both")
         return Differences(unknown, unknown, unknown)
 
     def limit(places: float) -> Result:
         value = float(apart.mean() + places * apart.std(ddof=1))
-        statistic = pairs(lambda difference, _: limit_sums(difference, places), apart, apart, row)
-        return interval(value, len(scored), statistic, rng, shape="difference")
+        statistic = pairs(lambda difference: limit_sums(difference, places), apart, pieces=pieces)
+        return interval(value, pieces, statistic, rng, shape="difference")
 
     return Differences(limit(0.0), limit(-LIMIT), limit(LIMIT))
 
@@ -364,7 +385,7 @@ def limit_sums(apart: Floats, places: float) -> Sums:
     return Sums(np.stack([np.ones(len(apart)), apart - middle, (apart - middle) ** 2], axis=1), evaluate)
 
 
-def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> Result:
+def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False, clusters: Ints | None = None) -> Result:
     """Return ICC(2,1), or with `of_mean` ICC(2,k), over the items (rows) that all raters (columns) scored.
 
     ICC is the intraclass correlation, two-way random effects, absolute agreement: ICC(2,1) of one rater, ICC(2,k) of
@@ -372,7 +393,8 @@ def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> R
     Psychological Bulletin 86 (1979), 420-428. They need every item rated by every rater: others are left out.
     """
     raters = matrix.shape[1]
-    whole = matrix[~np.isnan(matrix).any(axis=1)]
+    complete = np.flatnonzero(~np.isnan(matrix).any(axis=1))
+    whole, pieces = matrix[complete], Pieces.of(complete, clusters)
     if raters < 2:
         return Unknown("there is only one rater")
     if len(whole) < 3:
@@ -380,8 +402,8 @@ def icc(matrix: Floats, rng: np.random.Generator, *, of_mean: bool = False) -> R
     if np.ptp(whole) == 0:
         return Unknown("everybody gave every item the same score")
     value = icc_sums(whole, of_mean=of_mean).value
-    statistic = rows(lambda chosen: icc_sums(chosen, of_mean=of_mean), whole)
-    return interval(value, len(whole), statistic, rng, shape="correlation")
+    statistic = rows(lambda chosen: icc_sums(chosen, of_mean=of_mean), whole, pieces=pieces)
+    return interval(value, pieces, statistic, rng, shape="correlation")
 
 
 def icc_sums(matrix: Floats, *, of_mean: bool) -> Sums:
@@ -452,23 +474,80 @@ class _Pairs:
 
 
 def judge_with_people(
-    judge: Floats, people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator
-) -> Comparison:
+    judge: Floats, people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator,
+    clusters: Ints | None = None,
+) -> Comparison:  # fmt: skip
     """Compare a judge's scores (one per item) with people's (items x people, NaN where missing).
 
-    `levels` are the scale's values, ascending; None for a scale of fractions, which has no kappa.
+    `levels` are the scale's values, ascending; None for a scale of fractions, which has no kappa. `clusters` has each
+    item's cluster, if intervals are to speak of other clusters.
     """
     item, who = np.nonzero(~np.isnan(people))
     others, scores = _mean_of_others(people, item, who), people[item, who]
     others = np.where(np.isnan(others), scores, others)
     missing = float((np.isnan(judge) | np.isnan(people).all(axis=1)).mean()) if len(judge) else 0.0
     with_mean, with_one = _Pairs(judge[item], others, item), _Pairs(judge[item], scores, item)
-    return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng)
+    return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng, clusters)
+
+
+def leading_judge(judges: Floats, people: Floats, clusters: Ints | None = None) -> tuple[int, float | None]:
+    """Return which judge (column) correlates highest with people, on the items that all judges scored, and the p-value
+    of its really being the highest; None where that cannot be tested.
+
+    Each other judge's correlation is compared with the highest one on Fisher's scale, by the jackknife over items or
+    clusters, since both are measured by the same people. The largest p counts, times the number of other judges: the
+    highest of many alike was chosen for chance, too.
+    """
+    inside = ~np.isnan(judges).any(axis=1)
+    item, who = np.nonzero(~np.isnan(people) & np.reshape(inside, (-1, 1)))
+    count = judges.shape[1]
+    if len(np.unique(item)) < FEWEST_ITEMS or count < 2:
+        return 0, None
+    others, scores = _mean_of_others(people, item, who), people[item, who]
+    others = np.where(np.isnan(others), scores, others)
+    piece = Pieces.of(item, clusters)
+    if piece.count < FEWEST_ITEMS:
+        return 0, None
+    z = np.stack([_without_each(pearson_sums(judges[item, at], others), piece) for at in range(count)])
+    best = int(np.nanargmax(np.where(np.isfinite(z[:, 0]), z[:, 0], -np.inf)))
+    apart = np.delete(z[best] - z, best, axis=0)
+    without = apart[:, 1:]
+    spread = ((without - without.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    errors = np.sqrt(spread * (piece.count - 1) / piece.count)
+    if not np.isfinite(apart).all() or (errors <= EDGE).any():
+        return best, None
+    least = float((apart[:, 0] / errors).min())
+    return best, min(1.0, (count - 1) * below(-least, piece.count - 1))
+
+
+def jackknifed_correlation(x: Floats, y: Floats, clusters: Ints | None = None) -> Deviation | None:
+    """Return Fisher's z of the correlation of two scores an item, with its standard error by the jackknife over items
+    or clusters; None where it is undefined."""
+    if len(x) < FEWEST_ITEMS or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    piece = Pieces.of(np.arange(len(x)), clusters)
+    if piece.count < FEWEST_ITEMS:
+        return None
+    z = _without_each(pearson_sums(x, y), piece)
+    if not np.isfinite(z).all():
+        return None
+    error = float(np.sqrt(((z[1:] - z[1:].mean()) ** 2).sum() * (piece.count - 1) / piece.count))
+    return Deviation(float(z[0]), error, piece.count) if error > EDGE else None
+
+
+def _without_each(statistic: Sums, pieces: Pieces) -> Floats:
+    """Return Fisher's z of the statistic, first of all pieces, then without each of them."""
+    columns = np.stack(
+        [np.bincount(pieces.codes, weights=column, minlength=pieces.count) for column in statistic.columns.T], axis=1
+    )
+    whole = columns.sum(axis=0, keepdims=True)
+    return np.asarray(np.arctanh(statistic.evaluate(np.vstack([whole, whole - columns])).clip(EDGE - 1, 1 - EDGE)))
 
 
 def person_with_others(
-    people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator, *, person: int | None = None
-) -> Comparison:
+    people: Floats, level: Level, levels: Floats | None, rng: np.random.Generator, *, person: int | None = None,
+    clusters: Ints | None = None,
+) -> Comparison:  # fmt: skip
     """Compare people's scores with the other people's, which is the ceiling for a judge; or only those of one `person`
     (a column)."""
     item, who = np.nonzero(~np.isnan(people))
@@ -481,24 +560,109 @@ def person_with_others(
     with_mean = _Pairs(scores, _mean_of_others(people, item, who), item)
     with_one = _Pairs(scores[pair], people[item[pair], column], item[pair])
     missing = float(np.isnan(people).mean()) if people.size else 0.0
-    return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng)
+    return _comparison(with_mean, with_one, base_rate(people), missing, level, levels, rng, clusters)
 
 
 def inter_rater_agreement(
-    scores: Floats, level: Level, levels: Floats | None, rng: np.random.Generator
+    scores: Floats, level: Level, levels: Floats | None, rng: np.random.Generator, clusters: Ints | None = None
 ) -> InterRaterAgreement:
     """Return the agreement among raters (columns): judges, people, or the replicates of one judge (its
     self-consistency)."""
     numeric = level != "nominal"
     return InterRaterAgreement(
-        alpha=NO_LEVELS if levels is None and level != "interval" else alpha(scores, _or_none(levels), level, rng),
-        fleiss=NO_LEVELS if levels is None else fleiss(scores, levels, rng),
-        icc_single=icc(scores, rng) if numeric else NO_DISTANCES,
-        icc_mean=icc(scores, rng, of_mean=True) if numeric else NO_DISTANCES,
+        alpha=NO_LEVELS
+        if levels is None and level != "interval"
+        else alpha(scores, _or_none(levels), level, rng, clusters),
+        fleiss=NO_LEVELS if levels is None else fleiss(scores, levels, rng, clusters),
+        icc_single=icc(scores, rng, clusters=clusters) if numeric else NO_DISTANCES,
+        icc_mean=icc(scores, rng, of_mean=True, clusters=clusters) if numeric else NO_DISTANCES,
         base_rate=base_rate(scores),
         items=int((~np.isnan(scores)).any(axis=1).sum()),
         missing=float(np.isnan(scores).mean()) if scores.size else 0.0,
     )
+
+
+def same_as_people(judge: Floats, people: Floats) -> Floats:
+    """Return, for each item, the share of its people (columns) who gave the judge's score; NaN where one is missing."""
+    present = ~np.isnan(people) & ~np.isnan(judge)[:, None]
+    same = ((people == judge[:, None]) & present).sum(axis=1)
+    count = present.sum(axis=1)
+    return np.asarray(np.divide(same, count, out=np.full(len(judge), np.nan), where=count > 0))
+
+
+def same_as_others(people: Floats) -> Floats:
+    """Return, for each item, the share of its pairs of people who gave the same score; NaN with fewer than two."""
+    shares = np.stack(
+        [same_as_people(people[:, at], np.delete(people, at, axis=1)) for at in range(people.shape[1])], axis=1
+    )
+    present = ~np.isnan(shares)
+    return np.asarray(
+        np.divide(
+            np.where(present, shares, 0.0).sum(axis=1), present.sum(axis=1), out=np.full(len(people), np.nan),
+            where=present.any(axis=1),
+        )
+    )  # fmt: skip
+
+
+FEWEST_REPLACED = 30
+"""The fewest items of a person in the alternative annotator test, as its authors recommend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A judge against one person, item by item: whether the judge is as close to the other people as this person is, or
+    closer (`wins`), and whether this person is as close to them as the judge, or closer (`losses`). Both hold where
+    they are equally close. `item` is the item's row."""
+
+    item: Ints
+    wins: Floats
+    losses: Floats
+
+
+def contests(judge: Floats, people: Floats, *, nominal: bool) -> list[Contest]:
+    """Return the contest of a judge (one score an item) with each person (columns of `people`), on items that others
+    rated, too.
+
+    Closeness is the root of the mean squared difference from the other people's scores; for labels without an order it
+    is the share of the others who gave the same label.
+    """
+
+    def distance(scores: Floats, others: Floats) -> Floats:
+        present = ~np.isnan(others)
+        apart = (others != scores[:, None]).astype(np.float64) if nominal else (others - scores[:, None]) ** 2
+        return np.asarray(np.where(present, apart, 0.0).sum(axis=1) / present.sum(axis=1))
+
+    against = []
+    for column in range(people.shape[1]):
+        others = np.delete(people, column, axis=1)
+        used = ~np.isnan(judge) & ~np.isnan(people[:, column]) & ~np.isnan(others).all(axis=1)
+        ahead = distance(people[used, column], others[used]) - distance(judge[used], others[used])
+        against.append(
+            Contest(np.flatnonzero(used), np.where(ahead >= -ROUNDING, 1.0, 0.0), np.where(ahead <= ROUNDING, 1.0, 0.0))
+        )
+    return against
+
+
+def replacement_p(
+    contest: Contest, epsilon: float, weights: Floats | None = None, clusters: Ints | None = None
+) -> float:
+    """Return the p-value of "the judge loses more often than it wins, by `epsilon` or more": one-sided, by Student's t
+    over items, which `weights` may weigh, or over the items' `clusters` (one for each row).
+
+    Where few items tell the two apart (and all count alike) there is no standard error to rely on. Then it is the
+    chance that a mean under random weights, with one more item at the worst possible value, reaches epsilon (see
+    `means.bounded_mean`).
+    """
+    behind = contest.losses - contest.wins
+    if weights is None and clusters is None and np.count_nonzero(behind) < FEW:
+        counts = np.array([(behind == value).sum() for value in (-1, 0, 1)]) + np.array([0, 0, 1])
+        drawn = np.random.default_rng(0).standard_gamma(counts.astype(np.float64), (DRAWS, 3))
+        reached = drawn[:, 2] - drawn[:, 0] >= epsilon * drawn.sum(axis=1)
+        return float((reached.sum() + 1) / (DRAWS + 1))
+    deviations = deviation(behind, None if clusters is None else clusters[contest.item], weights)
+    if deviations.error <= SMALLEST:
+        return 1.0 if deviations.value >= epsilon else 0.0
+    return below((deviations.value - epsilon) / deviations.error, deviations.pieces - 1)
 
 
 def confusion(x: Floats, y: Floats, levels: Floats) -> Ints | None:
@@ -519,17 +683,22 @@ def _comparison(
     level: Level,
     levels: Floats | None,
     rng: np.random.Generator,
+    clusters: Ints | None,
 ) -> Comparison:
     no_differences = Differences(NO_DISTANCES, NO_DISTANCES, NO_DISTANCES)
     nominal = level == "nominal"
+
+    def of_means(kind: Kind) -> Result:
+        return correlation(mean.x, mean.y, kind, rng, item=mean.item, clusters=clusters)
+
     return Comparison(
-        pearson=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "pearson", rng, item=mean.item),
-        spearman=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "spearman", rng, item=mean.item),
-        kendall=NO_DISTANCES if nominal else correlation(mean.x, mean.y, "kendall", rng, item=mean.item),
+        pearson=NO_DISTANCES if nominal else of_means("pearson"),
+        spearman=NO_DISTANCES if nominal else of_means("spearman"),
+        kendall=NO_DISTANCES if nominal else of_means("kendall"),
         kappa=NO_LEVELS
         if levels is None
-        else cohen(single.x, single.y, levels, WEIGHTINGS[level], rng, item=single.item),
-        differences=no_differences if nominal else differences(mean.x, mean.y, rng, item=mean.item),
+        else cohen(single.x, single.y, levels, WEIGHTINGS[level], rng, item=single.item, clusters=clusters),
+        differences=no_differences if nominal else differences(mean.x, mean.y, rng, item=mean.item, clusters=clusters),
         confusion=None if levels is None else confusion(single.x, single.y, levels),
         base_rate=commonest,
         items=len(np.unique(mean.item[~(np.isnan(mean.x) | np.isnan(mean.y))])),

@@ -1,7 +1,8 @@
 """Computes all statistics of a job.
 
-`assess` goes through the dimensions. The functions before it serve jobs in which not every judge was asked about every
-item: those that ended when their question was answered, and those of an escalating panel.
+`assess` goes through the dimensions, and corrects the p-values of all claims together (`correct_claims`). The functions
+between these two serve jobs in which not every judge was asked about every item: those that ended when their question
+was answered, and those of an escalating panel.
 """
 
 from __future__ import annotations
@@ -11,38 +12,56 @@ from dataclasses import replace
 
 import numpy as np
 
-from dicast.app.analysis.agreement import inter_rater_agreement
+from dicast.app.analysis.agreement import inter_rater_agreement, leading_judge
 from dicast.app.analysis.biases import probe_statistics
-from dicast.app.analysis.claims import correct_claims, correct_sample_checks
-from dicast.app.analysis.combining import effective_judges
+from dicast.app.analysis.combining import CLOSE, effective_judges
+from dicast.app.analysis.components import dimension_components, judge_components, people_components
 from dicast.app.analysis.contestants import label_shares, preferences
-from dicast.app.analysis.estimates import Estimate, Floats
+from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Ints, quantile
 from dicast.app.analysis.group_figures import group_statistics
+from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import mean
+from dicast.app.analysis.powered import powered_sequence, sequence_factor
 from dicast.app.analysis.raters import (
     NO_MEAN,
     NOBODY_IN_AUDIT,
     NOBODY_RATED,
     calibrated_raters,
+    correct_replacements,
     partly_asked_judge,
     person,
     rater_statistics,
 )
 from dicast.app.analysis.representative import sample_checks
+from dicast.app.analysis.sampling import (
+    FEWEST_OF_PILOT,
+    ExpectedErrors,
+    expected_errors,
+    expected_width,
+    inclusion,
+    width_alone,
+)
 from dicast.app.analysis.scores import (
     DimensionScores,
     JobScores,
     StoppedJob,
     among_raters,
+    cascade,
+    extremes,
     figure,
     is_not_chief,
     panel_scores,
 )
 from dicast.app.analysis.sentences import (
     calibration_sentences,
+    component_sentences,
+    disagreement_sentences,
     label_sentences,
+    missing_sentences,
     panel_sentences,
+    population_sentence,
     preference_sentences,
+    replacement_sentences,
     summary,
 )
 from dicast.app.domain.dimension import Scale
@@ -58,11 +77,77 @@ from dicast.app.domain.judge_statistics import (
     ProbeStatistics,
     RaterAgreement,
     RaterStatistics,
+    RatingPlan,
+    RatingPrice,
     StoppedEarly,
 )
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.question import JobAnswer, Question
 from dicast.app.domain.report import ReportDimension
+from dicast.app.domain.text import percent
+
+
+def correct_claims(dimensions: Sequence[DimensionStatistics]) -> tuple[list[DimensionStatistics], int]:
+    """Return the dimensions with p-values that are corrected for all claims of the report, and the number of these.
+
+    A report is read for what stands out in it, over all judges, dimensions and groups. So the probability that it
+    claims anything that is not so is bounded for the report as a whole, by Holm's step-down method (`holm`), which
+    needs no independence. Claims are: that a judge or the panel scores above or below people, that two groups differ
+    (by people's means, and by the panel's), that a rater follows people, or is off, unequally in groups, and what each
+    probe found.
+
+    Not in the family are tests of what the figures rest on, such as whether the rated items are a random sample, and
+    the difference that ended a job, whose interval holds however often one looks.
+    """
+    raw = [p for dimension in dimensions for p in _p_values(dimension) if p is not None]
+    corrected = iter(holm(np.array(raw)).tolist())
+    return [_with_p_values(dimension, corrected) for dimension in dimensions], len(raw)
+
+
+def correct_sample_checks(dimensions: Sequence[DimensionStatistics]) -> list[DimensionStatistics]:
+    """Return the dimensions with the p-values of their tests of the sample, corrected for all of these."""
+    corrected = iter(holm(np.array([check.p for of in dimensions for check in of.sample_checks])).tolist())
+
+    def with_corrected(of: DimensionStatistics) -> DimensionStatistics:
+        checks = [check.model_copy(update={"p": next(corrected)}) for check in of.sample_checks]
+        return of.model_copy(update={"sample_checks": checks})
+
+    return [with_corrected(of) for of in dimensions]
+
+
+def _p_values(dimension: DimensionStatistics) -> Iterator[float | None]:
+    yield from (rater.bias_p for rater in dimension.voices)
+    for group in dimension.groups:
+        yield from (pair.p for pair in (*group.people_differences, *group.differences))
+        yield from (p for rater in group.agreement for p in (rater.pearson_p, rater.bias_p))
+    yield from (probe.p for probe in dimension.probes)
+    yield dimension.leader_p
+
+
+def _with_p_values(dimension: DimensionStatistics, corrected: Iterator[float]) -> DimensionStatistics:
+    """Replace each known p-value by the next of `corrected`, in the order of `_p_values`."""
+
+    def following(p: float | None) -> float | None:
+        return None if p is None else next(corrected)
+
+    def pairs(differences: Sequence[GroupDifference]) -> list[GroupDifference]:
+        return [pair.model_copy(update={"p": following(pair.p)}) for pair in differences]
+
+    def group_with(group: GroupStatistics) -> GroupStatistics:
+        people, differences = pairs(group.people_differences), pairs(group.differences)
+        agreement = [
+            rater.model_copy(update={"pearson_p": following(rater.pearson_p), "bias_p": following(rater.bias_p)})
+            for rater in group.agreement
+        ]
+        return group.model_copy(
+            update={"people_differences": people, "differences": differences, "agreement": agreement}
+        )
+
+    voices = [rater.model_copy(update={"bias_p": following(rater.bias_p)}) for rater in dimension.voices]
+    groups = [group_with(group) for group in dimension.groups]
+    probes = [probe.model_copy(update={"p": following(probe.p)}) for probe in dimension.probes]
+    leader_p = following(dimension.leader_p)
+    return dimension.model_copy(update={"voices": voices, "groups": groups, "probes": probes, "leader_p": leader_p})
 
 
 def audited(job: JobScores, dimension: DimensionScores) -> EscalationAudit | None:
@@ -87,12 +172,17 @@ def audited(job: JobScores, dimension: DimensionScores) -> EscalationAudit | Non
         assert full is not None and escalated is not None
         calls.append(len(asked_scores) / len(row))
         shift.append(escalated - full)
-    apart = np.array(shift, dtype=np.float64)
+    apart, clusters = (
+        np.array(shift, dtype=np.float64),
+        None if dimension.clusters is None else dimension.clusters[whole],
+    )
     return EscalationAudit(
         items=len(calls),
-        calls=figure(mean(np.array(calls, dtype=np.float64), bounds=(0.0, 1.0))),
-        off=figure(mean(np.abs(apart), bounds=(0.0, float(scale.max - scale.min)))),
-        shift=figure(mean(apart)),
+        calls=figure(mean(np.array(calls, dtype=np.float64), clusters=clusters, bounds=(0.0, 1.0))),
+        off=figure(mean(np.abs(apart), clusters=clusters, bounds=(0.0, float(scale.max - scale.min)))),
+        shift=figure(
+            mean(apart, clusters=clusters, bounds=(float(scale.min - scale.max), float(scale.max - scale.min)))
+        ),
     )
 
 
@@ -121,6 +211,22 @@ def audit_sentences(audit: EscalationAudit | None) -> Iterator[str]:
         f"have made there: {figure_text(audit.calls)}; how far its score lies from the full panel's: "
         f"{figure_text(audit.off)}; in "
         f"which direction: {figure_text(audit.shift)}."
+    )
+
+
+def _trust_sentences(dimension: DimensionScores) -> Iterator[str]:
+    """Yield how many items the judges of a panel with a guarantee have decided, and how many are left to people."""
+    rule = dimension.spec.panel.escalate
+    if rule is None or rule.agree is None or rule.confidence is None:
+        return
+    by_difference = rule.difference is not None
+    bound = (rule.difference or 0.0) - 2 * CLOSE if by_difference else rule.uncertainty or 0.0
+    stage, _ = cascade(dimension, "difference" if by_difference else "uncertainty").decide(bound)
+    decided, items = int((stage >= 0).sum()), len(stage)
+    yield (
+        f"The judges decide {decided:,} of {items:,} items ({percent(decided / max(items, 1))}); the other "
+        f"{items - decided:,} are left to people. Of items like those that the bound was learned on, people agree on "
+        f"{percent(rule.agree)} of what these judges decide, with {percent(rule.confidence)} confidence."
     )
 
 
@@ -255,7 +361,7 @@ def assess(job: JobScores) -> JobStatistics:
     rng = np.random.default_rng(SEED)
     rated = any(dimension.people.raters for dimension in job.dimensions)
     dimensions, claims = correct_claims([_dimension_statistics(job, dimension, rng) for dimension in job.dimensions])
-    dimensions = correct_sample_checks(dimensions)
+    dimensions = correct_replacements(correct_sample_checks(dimensions))
     return JobStatistics(
         state="computed",
         rated=rated,
@@ -264,6 +370,7 @@ def assess(job: JobScores) -> JobStatistics:
         unknowable=[] if rated else list(UNKNOWABLE),
         stopped=stopped_early(job),
         claims=claims,
+        components=dimension_components(job),
         dimensions=[
             _with_summary(job, dimension, statistics)
             for dimension, statistics in zip(job.dimensions, dimensions, strict=True)
@@ -276,8 +383,8 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
     raters = [_judge(name, at, dimension, rng) for at, name in enumerate(job.judges)]
     if len(job.judges) > 1:
         raters.append(rater_statistics("panel", "panel", panel[:, None], dimension, rng))
-    raters = with_sequence(job, dimension, raters)
-    ceiling = person(dimension, rng)
+    raters = [_at_worst(job, dimension, rater) for rater in with_sequence(job, dimension, raters)]
+    ceiling, leader = person(dimension, rng), _leader(job, dimension)
     independent = _independent(job, dimension, rng)
     groups = [
         GroupStatistics(by=by, reason=NO_MEAN)
@@ -297,11 +404,14 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
         ratings=int((~np.isnan(people.scores)).sum()),
         rated_items=len(people.rated),
         raters=list(people.raters),
+        leader=leader[0],
+        leader_p=leader[1],
+        population=population_sentence(dimension, job.cluster),
         panel=dimension.spec.panel.combine,
         voices=raters,
         person=ceiling,
         judges=_among_judges(job, dimension, rng),
-        people=_among(people.scores, dimension, rng) if people.raters else None,
+        people=_among(people.scores, dimension, rng, dimension.rated_clusters) if people.raters else None,
         independent=independent,
         groups=groups,
         probes=probes,
@@ -309,24 +419,44 @@ def _dimension_statistics(job: JobScores, dimension: DimensionScores, rng: np.ra
         shares=shares,
         preferences=chosen,
         audit=audited(job, dimension),
+        components=[one for one in (judge_components(job, dimension), people_components(dimension)) if one is not None],
         sample_checks=sample_checks(job, dimension, panel),
         summary=[],
     )
+
+
+def _at_worst(job: JobScores, dimension: DimensionScores, rater: RaterStatistics) -> RaterStatistics:
+    """Return the rater with the bounds of its means, if judgements have no score."""
+    extreme = extremes(job, dimension, None if rater.kind == "panel" else job.judges.index(rater.name))
+    if extreme is None or not rater.mean.is_known:
+        return rater
+    people = rater.peoples_mean
+    if people is not None:
+        people = people.model_copy(update={"worst_case": extreme.peoples_worst_case(people.powered)})
+    return rater.model_copy(update={"worst_case": extreme.worst_case(), "peoples_mean": people})
 
 
 def _with_summary(job: JobScores, dimension: DimensionScores, statistics: DimensionStatistics) -> DimensionStatistics:
     """Return the statistics with their sentences, which need corrected p-values."""
     sentences = summary(
         statistics.voices, statistics.person, statistics.independent, statistics.groups, statistics.probes,
-        statistics.sample_checks, known_probabilities=dimension.people.probabilities is not None,
+        statistics.sample_checks, leader=(statistics.leader, statistics.leader_p),
+        preferences=statistics.preferences is not None,
+        known_probabilities=dimension.people.probabilities is not None,
     )  # fmt: skip
     sentences += [
+        *missing_sentences(statistics.voices[-1], statistics.groups),
+        *replacement_sentences(statistics.voices),
+        *disagreement_sentences(statistics.people),
+        *component_sentences(statistics.components),
         *label_sentences(statistics.shares),
         *preference_sentences(statistics.preferences),
         *panel_sentences(dimension.spec),
         *skipped_sentences(dimension.spec, statistics.voices, job.items),
         *audit_sentences(statistics.audit),
+        *_trust_sentences(dimension),
         *calibration_sentences(statistics.calibrated),
+        *([statistics.population] if statistics.raters or job.cluster is not None else []),
     ]
     return statistics.model_copy(update={"summary": sentences})
 
@@ -360,6 +490,17 @@ def _all_raters(job: JobScores, dimension: DimensionScores, *, learns: bool = Tr
     return judged if alone else judged | {"panel": panel_scores(job, dimension)}
 
 
+def _leader(job: JobScores, dimension: DimensionScores) -> tuple[str, float | None]:
+    """Return the judge who correlates highest with people, and the p-value of its being so; "" for a single judge, and
+    where some were not asked about all items."""
+    comparable = len(job.judges) > 1 and dimension.asked_everywhere.all() and not dimension.spec.nominal
+    if not comparable or not dimension.people.raters:
+        return "", None
+    scores = dimension.judges[dimension.people.rated]
+    best, p = leading_judge(scores, dimension.people.scores, dimension.rated_clusters)
+    return job.judges[best], p
+
+
 def _judge(name: str, at: int, dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics:
     if dimension.asked_everywhere[at]:
         return rater_statistics(name, "judge", dimension.scores[:, at, :], dimension, rng)
@@ -376,7 +517,7 @@ def _independent(job: JobScores, dimension: DimensionScores, rng: np.random.Gene
     if not len(whole.people.rated):
         return Figure.unknown(NOBODY_IN_AUDIT)
     alone = whole.judges[whole.people.rated][:, is_not_chief(job.judges, whole)]
-    return figure(effective_judges(alone, whole.people.scores, rng))
+    return figure(effective_judges(alone, whole.people.scores, rng, clusters=whole.rated_clusters))
 
 
 def _among_judges(job: JobScores, dimension: DimensionScores, rng: np.random.Generator) -> RaterAgreement | None:
@@ -389,7 +530,7 @@ def _among_judges(job: JobScores, dimension: DimensionScores, rng: np.random.Gen
     left_out = [name for name, everywhere in zip(job.judges, dimension.asked_everywhere, strict=True) if not everywhere]
     scores = dimension.scores[:, dimension.asked_everywhere & is_not_chief(job.judges, dimension), 0]
     if not left_out or scores.shape[1] > 1:
-        agreement = _among(scores, dimension, rng)
+        agreement = _among(scores, dimension, rng, dimension.clusters)
         return agreement if agreement is None else agreement.model_copy(update={"left_out": left_out})
     if dimension.of_audit is not None:
         return _among_judges(job, dimension.of_audit, rng)
@@ -400,8 +541,62 @@ def _among_judges(job: JobScores, dimension: DimensionScores, rng: np.random.Gen
     )  # fmt: skip
 
 
-def _among(scores: Floats, dimension: DimensionScores, rng: np.random.Generator) -> RaterAgreement | None:
+def _among(
+    scores: Floats, dimension: DimensionScores, rng: np.random.Generator, clusters: Ints | None
+) -> RaterAgreement | None:
     raters = scores.shape[1]
     if raters < 2:
         return None
-    return among_raters(inter_rater_agreement(scores, dimension.level, dimension.levels, rng), raters, dimension)
+    agreement = inter_rater_agreement(scores, dimension.level, dimension.levels, rng, clusters)
+    return among_raters(agreement, raters, dimension)
+
+
+PLANNED = (25, 50, 100, 200, 400, 800, 1600)
+
+
+def pilot_errors(job: JobScores, dimension: DimensionScores) -> ExpectedErrors:
+    """Return the expected errors in a dimension of a finished job, from its judges and its ratings, if any."""
+    panel, people = panel_scores(job, dimension), dimension.people.means(job.items)
+    return expected_errors(dimension.judges, panel, people, dimension.bounds)
+
+
+def rating_plan(job: JobScores, dimension: DimensionScores, width: float | None) -> RatingPlan:
+    """Return what ratings of a dimension would buy, and, for a `width` that is wanted, whether it is reached."""
+    if dimension.spec.nominal:
+        return RatingPlan(dimension=dimension.spec.id, reason="labels without an order have no mean")
+    errors, panel = pilot_errors(job, dimension), panel_scores(job, dimension)
+    people, chances = dimension.people.means(job.items), dimension.people.chances(job.items)
+    sizes = [size for size in PLANNED if size < job.items]
+    planned = None if width is None else _enough(errors, job.items, width)
+    now = None
+    if dimension.people.raters:
+        now = figure(powered_sequence(panel, people, planned=planned or len(people), probabilities=chances))
+    return RatingPlan(
+        dimension=dimension.spec.id,
+        pilot=errors.learned_from,
+        prices=[
+            RatingPrice(
+                ratings=size,
+                alone=width_alone(errors, size),
+                even=expected_width(errors, np.full(job.items, size / job.items)),
+                neyman=expected_width(errors, inclusion(errors.each, size)),
+            )
+            for size in sizes
+        ],
+        rated=len(dimension.people.rated),
+        now=now,
+        width=width,
+        enough=planned,
+    )
+
+
+def _enough(errors: ExpectedErrors, items: int, width: float) -> int | None:
+    """Return the smallest number of ratings, drawn by Neyman's allocation, whose interval is expected to be no wider
+    however often one looks; None if all items are too few."""
+    low, high = FEWEST_OF_PILOT - 1, items
+    while high - low > 1:
+        middle = (low + high) // 2
+        plain = expected_width(errors, inclusion(errors.each, middle))
+        reach = plain * sequence_factor(middle, middle) / quantile((1 + CONFIDENCE) / 2, max(middle - 1, 1))
+        low, high = (low, middle) if reach <= width else (middle, high)
+    return high if high < items else None

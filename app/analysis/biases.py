@@ -7,14 +7,13 @@ others try variants of drawn items (`variant_probes`). `probe_statistics` calls 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dicast.app.analysis import estimates as student
-from dicast.app.analysis.beside_people import effect_beside_people
 from dicast.app.analysis.combining import combine_mean
 from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.means import deviation, estimate, mean
@@ -24,6 +23,111 @@ from dicast.app.domain.figure import Figure
 from dicast.app.domain.judge_statistics import AttackFamily, AttackFound, ProbeStatistics
 from dicast.app.domain.probes import MeasuredProbeName, ProbeName
 from dicast.app.domain.variants import ATTACKS, FAMILIES
+
+FEWEST_PAIRS = 10
+LEAST_RELIABILITY = 0.25
+SMALLEST = 1e-9
+METHOD = "errors in variables, jackknife"
+BOUNDED = "between the two regressions, jackknife"
+
+_Slope = Callable[["_Moments"], Floats]
+
+
+class _Moments:
+    """Sums of squares and products about the line by x, each without one piece in turn (and, first, without none); a
+    piece is an item or a cluster of items."""
+
+    def __init__(self, x: Floats, y: Floats, people: Floats, clusters: Ints | None) -> None:
+        ratings = (~np.isnan(people)).sum(axis=1)
+        mean = combine_mean(people)
+        within, self.lost = _within_items(people - mean[:, None])
+        columns = np.stack([
+            np.ones(len(x)), x, y, mean, x * x, x * y, x * mean, y * y, y * mean, mean * mean, within,
+            ratings - 1.0, 1 / ratings,
+        ])  # fmt: skip
+        if clusters is not None:
+            piece = np.unique(clusters, return_inverse=True)[1]
+            columns = np.stack([np.bincount(piece, weights=column) for column in columns])
+        self.pieces = columns.shape[1]
+        whole = columns.sum(axis=1, keepdims=True)
+        n, sx, sy, sm, sxx, sxy, sxm, syy, sym, smm, ss, freedom, shares = np.hstack([whole, whole - columns])
+        self.xx, self.xy, self.xm = sxx - sx * sx / n, sxy - sx * sy / n, sxm - sx * sm / n
+        self.yy = syy - sy * sy / n - self.xy**2 / self.xx
+        self.ym = sym - sy * sm / n - self.xy * self.xm / self.xx
+        self.mm = smm - sm * sm / n - self.xm**2 / self.xx
+        self.pairs = float(freedom[0]) - self.lost
+        self.noise = ss / np.maximum(freedom - self.lost, 1) * shares * (n - 2) / n
+
+    def effect(self, slope: Floats) -> Floats:
+        return np.asarray((self.xy - slope * self.xm) / self.xx)
+
+
+def _within_items(apart: Floats) -> tuple[Floats, int]:
+    """Return each item's sum of squares of its raters' differences from their mean, raters' own strictness taken out,
+    and how many degrees of freedom that takes."""
+    shared = (~np.isnan(apart)).sum(axis=1) > 1
+    strictness = np.zeros(apart.shape[1])
+    for rater in range(apart.shape[1]):
+        of_rater = apart[shared, rater]
+        if (~np.isnan(of_rater)).any():
+            strictness[rater] = np.nanmean(of_rater)
+    squares = np.nansum((apart - strictness) ** 2, axis=1)
+    return np.where(shared, squares, 0.0), max(0, int((strictness != 0).sum()) - 1)
+
+
+def effect_beside_people(
+    x: Floats, judge: Floats, people: Floats, clusters: Ints | None = None
+) -> tuple[Result, float | None]:
+    """Return what the judge adds per unit of `x`, and its p. `judge` and `x` have one number an item and none missing,
+    `people` (items x raters) one rating an item at the least.
+
+    A judge who uses less of the scale than people do is nearer to its middle on good and on bad texts. If long texts
+    are better, the difference from people then falls with length, although the judge sees nothing in length. So a
+    judge's score is compared with people's *calibrated to the judge*: score = a + b * people + effect * x. People's
+    mean is a noisy measure of what they think of a text, which would draw b towards 0 and leave a part of it in the
+    effect, so the noise's variance, from how far raters of the same text lie apart, is taken out (errors in variables:
+    W. A. Fuller, "Measurement Error Models" (1987), section 2.2). Intervals are by the jackknife over items,
+    or over `clusters` of them, and Student's t.
+
+    Where no text has two raters, the noise is unknown, and b lies between the slopes of the two regressions, of the
+    judge by people and of people by the judge (C. Frisch, "Statistical Confluence Analysis" (1934)). The interval then
+    holds the effects at both, and p is the larger one.
+    """
+    moments = _Moments(x, judge, people, clusters)
+    if moments.pieces < FEWEST_PAIRS:
+        return Unknown(f"it needs {FEWEST_PAIRS} clusters or more, and there are {moments.pieces}"), None
+    if moments.mm[0] <= SMALLEST:
+        return Unknown("people's scores go with it alone, or are all the same"), None
+    if moments.pairs < FEWEST_PAIRS:
+        return _between(moments, len(x))
+    true = moments.mm - moments.noise
+    if true[0] < LEAST_RELIABILITY * moments.mm[0]:
+        return Unknown("people agree too little on what they rated to say what a text deserves"), None
+    return _tested(moments.effect(moments.ym / np.where(np.abs(true) > SMALLEST, true, np.nan)), len(x), METHOD)
+
+
+def _between(moments: _Moments, items: int) -> tuple[Result, float | None]:
+    """Return the effect for all slopes between those of the two regressions."""
+    if abs(moments.ym[0]) <= SMALLEST:
+        return Unknown("no text has two raters, and the judge does not go with the one there is"), None
+    ends = [
+        _tested(moments.effect(slope), items, BOUNDED) for slope in (moments.ym / moments.mm, moments.yy / moments.ym)
+    ]
+    (first, p), (other, other_p) = ends
+    if not (isinstance(first, Estimate) and isinstance(other, Estimate) and p is not None and other_p is not None):
+        return (first if isinstance(first, Unknown) else other), None
+    middle = float(moments.effect(np.sign(moments.ym) * np.sqrt(moments.yy / moments.mm))[0])
+    joint = Estimate(middle, min(first.low, other.low), max(first.high, other.high), items, BOUNDED)
+    return joint, max(p, other_p) if first.value * other.value > 0 else 1.0
+
+
+def _tested(effects: Floats, items: int, method: str) -> tuple[Result, float | None]:
+    value, without, pieces = float(effects[0]), effects[1:], len(effects) - 1
+    error = float(np.sqrt((pieces - 1) / pieces * ((without - without.mean()) ** 2).sum()))
+    if not np.isfinite(error) or error <= SMALLEST:
+        return Unknown("the rated items leave nothing to draw an interval from"), None
+    reach = student.quantile((1 + CONFIDENCE) / 2, pieces - 3) * error
+    return Estimate(value, value - reach, value + reach, items, method), student.two_sided_p(value / error, pieces - 3)
 
 
 class ChangedShares(NamedTuple):
@@ -68,7 +172,7 @@ class ProbeResult:
 
 FEWEST_OF_EACH = 10
 SMALLEST = 1e-9
-WITH_JUDGES = "least squares within items, clustered by item"
+WITH_JUDGES = "least squares within items, clustered"
 
 
 def self_preference(job: JobScores, dimension: DimensionScores) -> Iterator[ProbeResult]:
@@ -86,7 +190,7 @@ def self_preference(job: JobScores, dimension: DimensionScores) -> Iterator[Prob
     is_own = np.stack([_is_own_family(authors.codes, authors.names, family) for family in families], axis=1)
     apart = dimension.judges - dimension.people.means(job.items)[:, None]
     alone = dimension.asked_everywhere & is_not_chief(job.judges, dimension)
-    among = _among_judges(np.where(alone, dimension.judges, np.nan), is_own)
+    among = _among_judges(np.where(alone, dimension.judges, np.nan), is_own, dimension.clusters)
     for at, name in enumerate(job.judges):
         if families[at] is None:
             reason = f"the family of {name}'s model is not known: name it under `families`"
@@ -119,14 +223,17 @@ def _shortage(scores: Floats, is_own: Floats) -> str | None:
 
 def _with_people(judge: Floats, is_own: Floats, dimension: DimensionScores) -> tuple[Result, float | None]:
     people = dimension.people
-    scores, own = judge[people.rated], is_own[people.rated]
-    usable = ~(np.isnan(scores) | np.isnan(own) | np.isnan(people.scores).all(axis=1))
+    scores, is_theirs = judge[people.rated], is_own[people.rated]
+    usable = ~(np.isnan(scores) | np.isnan(is_theirs) | np.isnan(people.scores).all(axis=1))
     if np.ptp(scores[usable] - combine_mean(people.scores[usable])) < SMALLEST:
         return Unknown("it is off from people by the same on all texts"), None
-    return effect_beside_people(own[usable], scores[usable], people.scores[usable])
+    clusters = None if dimension.rated_clusters is None else dimension.rated_clusters[usable]
+    return effect_beside_people(is_theirs[usable], scores[usable], people.scores[usable], clusters)
 
 
-def _among_judges(scores: Floats, is_own: Floats) -> dict[int, tuple[Result, float | None]]:
+def _among_judges(
+    scores: Floats, is_own: Floats, clusters: Ints | None = None
+) -> dict[int, tuple[Result, float | None]]:
     """Return the effect and its p by the judge's index; scores and `is_own` are items x judges."""
     judges = scores.shape[1]
     usable = ~(np.isnan(scores) | np.isnan(is_own))
@@ -140,13 +247,13 @@ def _among_judges(scores: Floats, is_own: Floats) -> dict[int, tuple[Result, flo
     y = _within(scores[item, judge][:, None], item)[:, 0]
     inverse = np.linalg.pinv(design, rcond=1e-10)
     identified = np.abs(np.diag(inverse @ design) - 1) < 1e-6
-    clusters = np.unique(item, return_inverse=True)[1]
-    count = int(clusters.max()) + 1
+    piece = np.unique(item if clusters is None else clusters[item], return_inverse=True)[1]
+    count = int(piece.max()) + 1
     if count <= design.shape[1] + 2:
         return {}
     coefficients = inverse @ y
     parts = inverse.T * (y - design @ coefficients)[:, None]
-    sums = np.stack([np.bincount(clusters, weights=column, minlength=count) for column in parts.T], axis=1)
+    sums = np.stack([np.bincount(piece, weights=column, minlength=count) for column in parts.T], axis=1)
     errors = np.sqrt((sums**2).sum(axis=0) * count / (count - design.shape[1] - 1))
     return {at: _estimate(coefficients[at], errors[at], count, bool(identified[at])) for at in range(judges)}
 
@@ -195,34 +302,36 @@ def variant_probes(
     for name, scores in varied.items():
         shift = scores - raters[name][variants.item]
         replicates = _Replicates(job, dimension, name) if name in job.judges else None
-        yield from _probes_of_rater(name, shift, variants, replicates)
+        yield from _probes_of_rater(name, shift, variants, replicates, dimension.clusters)
 
 
 def _probes_of_rater(
-    name: str, shift: Floats, variants: VariedItems, replicates: _Replicates | None
+    name: str, shift: Floats, variants: VariedItems, replicates: _Replicates | None, clusters: Ints | None
 ) -> Iterator[ProbeResult]:
     """Yield all probes of one rater; `shift` is how far each variant's score lies above its item's."""
     if (attacked := variants.with_labels(_ATTACKS)).any():
-        yield _injection(name, shift, attacked, variants, replicates)
+        yield _injection(name, shift, attacked, variants, replicates, clusters)
     for probe in ("authority", "sycophancy"):
         high, low = variants.with_labels([f"{probe}:high"]), variants.with_labels([f"{probe}:low"])
         if high.any() or low.any():
             for variant, rows in (("high", high), ("low", low)):
-                effect = paired(shift[rows], variants.item[rows])
+                effect = paired(shift[rows], variants.item[rows], clusters)
                 yield ProbeResult(probe, name, *effect, variant, "itself", _moved(rows, variants, replicates))
-            yield ProbeResult(probe, name, *_contrast(shift, high, low, variants.item), "high against low", "itself")
+            yield ProbeResult(
+                probe, name, *_contrast(shift, high, low, variants.item, clusters), "high against low", "itself"
+            )
     if (rows := variants.with_labels(["markdown:marked", "markdown:plain"])).any():
         sign = np.where(variants.with_labels(["markdown:plain"]), -1.0, 1.0)
-        effect = paired((sign * shift)[rows], variants.item[rows])
+        effect = paired((sign * shift)[rows], variants.item[rows], clusters)
         yield ProbeResult("markdown", name, *effect, "", "itself", _moved(rows, variants, replicates))
     for probe, (label, sign_of) in _SINGLE.items():
         if (rows := variants.with_labels([label])).any():
-            effect = paired(sign_of * shift[rows], variants.item[rows])
+            effect = paired(sign_of * shift[rows], variants.item[rows], clusters)
             yield ProbeResult(probe, name, *effect, "", "itself", _moved(rows, variants, replicates))
 
 
-def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
-    """Return the mean difference, by Student's t over items, and its p; NaN is left out."""
+def paired(differences: Floats, items: Ints, clusters: Ints | None = None) -> tuple[Result, float | None]:
+    """Return the mean difference, by Student's t over items or their clusters, and its p; NaN is left out."""
     present = ~np.isnan(differences)
     differences, items = differences[present], items[present]
     count = len(np.unique(items))
@@ -230,23 +339,27 @@ def paired(differences: Floats, items: Ints) -> tuple[Result, float | None]:
         return Unknown(f"it needs {FEWEST_PAIRS} items that were judged in both ways, and there are {count}"), None
     if np.ptp(differences) < SAME:
         return Unknown(f"all {count} pairs differ by the same ({differences[0]:.3g}), which leaves no interval"), None
-    spread = deviation(differences, items)
-    result = estimate(spread, degrees=spread.pieces - 1, items=spread.pieces, method="paired, t by item")
+    spread, unit = deviation(differences, items if clusters is None else clusters[items]), "item"
+    if clusters is not None:
+        unit = "cluster"
+        if spread.pieces < FEWEST_PAIRS:
+            return Unknown(f"it needs items of {FEWEST_PAIRS} clusters, and there are {spread.pieces}"), None
+    result = estimate(spread, degrees=spread.pieces - 1, items=count, method=f"paired, t by {unit}")
     if isinstance(result, Unknown):
         return result, None
     return result, student.two_sided_p(spread.value / spread.error, spread.pieces - 1)
 
 
-def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints) -> tuple[Result, float | None]:
+def _contrast(shift: Floats, high: Bools, low: Bools, item: Ints, clusters: Ints | None) -> tuple[Result, float | None]:
     """Compare a high claim with a low one. The effect of the text's making a claim at all cancels out."""
     size = int(item.max()) + 1
     at_high, at_low = np.full(size, np.nan), np.full(size, np.nan)
     at_high[item[high]], at_low[item[low]] = shift[high], shift[low]
-    return paired(at_high - at_low, np.arange(size))
+    return paired(at_high - at_low, np.arange(size), clusters)
 
 
 def _injection(
-    name: str, shift: Floats, rows: Bools, variants: VariedItems, replicates: _Replicates | None
+    name: str, shift: Floats, rows: Bools, variants: VariedItems, replicates: _Replicates | None, clusters: Ints | None
 ) -> ProbeResult:  # fmt: skip
     labels = [variants.labels[code] for code in variants.label]
     aims = np.array([-1.0 if label in _ATTACKS and _ATTACKS[label].aim == "low" else 1.0 for label in labels])
@@ -273,7 +386,7 @@ def _injection(
         for label, places in by_attack.items()
     ]  # fmt: skip
     best = sorted((entry for entry in attacks if entry.shift > SAME), key=lambda entry: (-entry.shift, entry.attack))
-    effect, p = paired(towards[rows], variants.item[rows])
+    effect, p = paired(towards[rows], variants.item[rows], clusters)
     moved = _moved(rows, variants, replicates)
     return ProbeResult("injection", name, effect, p, "", "itself", moved, families, best[:MOST_ATTACKS])
 
@@ -347,7 +460,7 @@ def position_probes(
         return
     for name, first in shown_first.items():
         second = shown_second[name]
-        effect, p = _effect((first - second) / 2)
+        effect, p = _effect((first - second) / 2, dimension.clusters)
         rounds = (
             dimension.orders[:, job.judges.index(name)]
             if name in job.judges
@@ -357,9 +470,9 @@ def position_probes(
         yield ProbeResult("position", name, effect, p, "", "itself", moved, first=_first(rounds))
 
 
-def _effect(differences: Floats) -> tuple[Result, float | None]:
+def _effect(differences: Floats, clusters: Ints | None) -> tuple[Result, float | None]:
     """Return the effect and its p. If all pairs are alike, which leaves no interval, p is that of the sign test."""
-    effect, p = paired(differences, np.arange(len(differences)))
+    effect, p = paired(differences, np.arange(len(differences)), clusters)
     present = differences[~np.isnan(differences)]
     if p is None and not isinstance(effect, Estimate) and len(present) >= FEWEST_PAIRS and present[0] != 0:
         p = float(2 * 0.5 ** len(present))
@@ -425,10 +538,13 @@ def _observed_probes(job: JobScores, dimension: DimensionScores, raters: Mapping
     for probe, measured in job.probes.items():
         x = (np.log2(measured.clip(1)) if probe == "verbosity" else measured)[people.rated]
         for name, scores in raters.items():
-            yield ProbeResult(probe, name, *_added(probe, x, scores[people.rated], people.scores))
+            effect = _added(probe, x, scores[people.rated], people.scores, dimension.rated_clusters)
+            yield ProbeResult(probe, name, *effect)
 
 
-def _added(probe: MeasuredProbeName, x: Floats, judge: Floats, people: Floats) -> tuple[Result, float | None]:
+def _added(
+    probe: MeasuredProbeName, x: Floats, judge: Floats, people: Floats, clusters: Ints | None
+) -> tuple[Result, float | None]:
     """Return what the judge adds per unit of `x`, with its interval and p, or why that cannot be said."""
     usable = ~(np.isnan(x) | np.isnan(judge) | np.isnan(people).all(axis=1))
     x, judge, people = x[usable], judge[usable], people[usable]
@@ -440,4 +556,4 @@ def _added(probe: MeasuredProbeName, x: Floats, judge: Floats, people: Floats) -
         return Unknown("all rated items are equally long"), None
     if np.ptp(judge - combine_mean(people)) < SMALLEST:
         return Unknown("it is off by the same on all rated items"), None
-    return effect_beside_people(x, judge, people)
+    return effect_beside_people(x, judge, people, None if clusters is None else clusters[usable])

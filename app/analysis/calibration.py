@@ -11,12 +11,17 @@ from typing import Literal
 
 import numpy as np
 
-from dicast.app.analysis.estimates import Floats, Result, Unknown
-from dicast.app.analysis.means import mean
+from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown
+from dicast.app.analysis.means import Deviation, deviation, estimate, mean
+from dicast.app.analysis.resampling import resample
 
 Method = Literal["isotonic", "ordinal", "linear"]
 FEWEST = 10
 HALVES = 2
+RESAMPLES = 200
+MOST_FACTORS = 20
+SMALLEST = 1e-9
+WITH_MAP = "t, the map's error included"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,64 @@ def learn(judge: Floats, people: Floats, method: Method) -> ScoreMap | Unknown:
         slope, at_zero = np.polyfit(x, y, 1)
         fitted = slope * levels + at_zero
     return ScoreMap(method, tuple(map(float, levels)), tuple(map(float, fitted)), len(x))
+
+
+def map_errors(
+    judge: Floats, people: Floats, learned: ScoreMap, rng: np.random.Generator, clusters: Ints | None = None
+) -> Floats:
+    """Return how the map's points err together: a matrix (points x at most `MOST_FACTORS`) whose product with its
+    transpose is their covariance.
+
+    It is that of maps learned from resamples of the items, or of their `clusters`, widened by what fitting as many
+    different values hides of the residuals. Of many points, the largest common errors are kept.
+    """
+    both = ~(np.isnan(judge) | np.isnan(people))
+    x, y = judge[both], people[both]
+    piece = np.arange(len(x)) if clusters is None else np.unique(clusters[both], return_inverse=True)[1]
+    count, points = int(piece.max()) + 1, np.array(learned.x)
+    drawn = []
+    for weights in resample(count, RESAMPLES, rng):
+        times = weights[piece].astype(np.int64)
+        again = learn(np.repeat(x, times), np.repeat(y, times), learned.method)
+        if isinstance(again, ScoreMap):
+            drawn.append(_line(again, points) if learned.method == "linear" else again.apply(points))
+    if len(drawn) < 2:
+        return np.zeros((len(points), 0))
+    values = 2 if learned.method == "linear" else len(np.unique(learned.y))
+    apart = np.array(drawn) - np.mean(drawn, axis=0)
+    _, sizes, common = np.linalg.svd(apart / np.sqrt(len(drawn) - 1), full_matrices=False)
+    kept = sizes[:MOST_FACTORS] > SMALLEST
+    factors = (common[:MOST_FACTORS] * sizes[:MOST_FACTORS, None])[kept].T
+    return np.asarray(factors * np.sqrt(count / max(count - values, 1)))
+
+
+def _line(learned: ScoreMap, points: Floats) -> Floats:
+    """Return the line's values at these points, also beyond the outermost scores that it was learned from."""
+    (x, other), (y, at_other) = learned.x, learned.y
+    return np.asarray(y + (points - x) * (at_other - y) / (other - x))
+
+
+def calibrated_mean(
+    scores: Floats, learned: ScoreMap, errors: Floats | None, *,
+    clusters: Ints | None = None, bounds: tuple[float, float] | None = None,
+) -> Result:  # fmt: skip
+    """Return the mean of the calibrated scores. With the map's `errors` (`map_errors`) the interval is that of people's
+    mean of items like those that the map was learned on: both errors count, with Welch's degrees of freedom."""
+    present = ~np.isnan(scores)
+    calibrated = learned.apply(scores[present])
+    pieces = None if clusters is None else clusters[present]
+    if errors is None or not len(calibrated):
+        return mean(calibrated, clusters=pieces, bounds=bounds)
+    of_scores = deviation(calibrated, pieces)
+    points = np.eye(len(learned.x))
+    weights = np.array([np.interp(scores[present], learned.x, point).mean() for point in points])
+    of_map = float(np.sqrt(((weights @ errors) ** 2).sum()))
+    error = float(np.hypot(of_scores.error, of_map))
+    if error <= SMALLEST:
+        return mean(calibrated, clusters=pieces, bounds=bounds)
+    parts = of_scores.error**4 / max(of_scores.pieces - 1, 1) + of_map**4 / max(learned.items - 1, 1)
+    summary = Deviation(of_scores.value, error, of_scores.pieces)
+    return estimate(summary, degrees=error**4 / parts, items=of_scores.pieces, method=WITH_MAP, bounds=bounds)
 
 
 def cross_fitted(

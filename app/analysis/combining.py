@@ -7,14 +7,15 @@ without any opinion. Workers combine one item without libraries, by `app/domain/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy
+from scipy import special
 
 from dicast.app.analysis.estimates import Estimate, Floats, Ints, Result, Unknown
-from dicast.app.analysis.resampling import Sums, interval, rows
+from dicast.app.analysis.resampling import Pieces, Sums, interval, rows
 from dicast.app.domain.panel import TRIMMED_SHARE, UNLIKELY
 
 RIDGE = 1e-6
@@ -167,11 +168,13 @@ def dawid_skene(votes: Ints, labels: int, *, rounds: int = ROUNDS) -> Labelled:
 LEAST = 1e-3
 
 
-def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False) -> Result:
+def error_correlation(
+    judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False, clusters: Ints | None = None
+) -> Result:
     """Return the mean correlation of two judges' errors (items x judges, items x people; NaN where missing).
 
     It rests on the items that all judges scored and two people or more rated; with `exact` people's mean is taken for
-    the truth, and one rating is enough.
+    the truth, and one rating is enough. `clusters` has each item's cluster, if intervals speak of other clusters.
 
     A judge's error is its score less the people's mean. That mean errs too, in an error that all judges share and that
     would count as their correlation: its variance, estimated from how people differ within an item, is subtracted.
@@ -187,18 +190,21 @@ def error_correlation(judges: Floats, people: Floats, rng: np.random.Generator, 
     means = np.nanmean(people, axis=1)
     noise = np.zeros(len(means)) if exact else np.nanvar(people, axis=1, ddof=1) / counts
     errors = judges[usable] - means[:, None]
-    value = error_correlation_sums(errors, noise).value
-    return interval(value, len(errors), rows(error_correlation_sums, errors, noise), rng, shape="correlation")
+    value, pieces = error_correlation_sums(errors, noise).value, Pieces.of(np.flatnonzero(usable), clusters)
+    statistic = rows(error_correlation_sums, errors, noise, pieces=pieces)
+    return interval(value, pieces, statistic, rng, shape="correlation")
 
 
-def effective_judges(judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False) -> Result:
+def effective_judges(
+    judges: Floats, people: Floats, rng: np.random.Generator, *, exact: bool = False, clusters: Ints | None = None
+) -> Result:
     """Return the number of independent judges whose mean errs as much as this panel's; see `error_correlation`.
 
     k judges whose errors correlate by r on average have, in their mean, the error of k / (1 + (k - 1) r) independent
     ones (the design effect of L. Kish, "Survey Sampling" (1965), section 5.4, for judges in place of a cluster's
     members).
     """
-    shared = error_correlation(judges, people, rng, exact=exact)
+    shared = error_correlation(judges, people, rng, exact=exact, clusters=clusters)
     if isinstance(shared, Unknown):
         return shared
     k = judges.shape[1]
@@ -226,3 +232,65 @@ def error_correlation_sums(errors: Floats, noise: Floats) -> Sums:
 
     # A ratio whose denominator may come near 0: its own standard error in a resample says little.
     return Sums(np.column_stack([np.ones(len(errors)), noise, errors, products]), evaluate, symmetric=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """What a panel says of each item after each stage, each with one judge more (items x stages): how uncertain it is
+    (infinite where that cannot be said), and its score."""
+
+    uncertainty: Floats
+    scores: Floats
+
+    def decide(self, bound: float) -> tuple[Ints, Floats]:
+        """Return the stage that decides each item, the first whose uncertainty is within the bound, or -1 where none
+        does, and the score there (NaN where nobody decides)."""
+        within = self.uncertainty <= bound + CLOSE
+        stage = np.where(within.any(axis=1), within.argmax(axis=1), -1)
+        return stage, np.where(stage >= 0, self.scores[np.arange(len(stage)), stage], np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedTrust:
+    """The bound of uncertainty up to which a panel decides, and what it did on the rated items: how many it decided, on
+    how many of them people agree, and the share of all items that it decides (`coverage`)."""
+
+    bound: float
+    decided: int
+    agreeing: int
+    coverage: float
+
+
+CLOSE = 1e-9
+FEWEST_DECIDED = 20
+
+
+def learn_trust(
+    cascade: Cascade, people: Floats, bounds: Sequence[float], *, within: float, agree: float, confidence: float
+) -> LearnedTrust | Unknown:
+    """Return the largest of these bounds (ascending, fixed beforehand) for which rated items show, with this
+    confidence, that people agree with the panel on a share of `agree` of the items that it decides: their mean lies
+    within so many points of its score.
+
+    By fixed-sequence testing with exact binomial p-values, as J. Jung, F. Brahman and Y. Choi do in "Trust or escalate:
+    LLM judges with provable guarantees for human agreement" (ICLR 2025, arXiv 2407.18370). One bound holds for all
+    stages, so one sequence is tested: from the first bound that decides `FEWEST_DECIDED` rated items on, until one is
+    not rejected.
+    """
+    rated, learned = ~np.isnan(people), None
+    for bound in bounds:
+        stage, scores = cascade.decide(bound)
+        decided = rated & (stage >= 0)
+        count = int(decided.sum())
+        if count < FEWEST_DECIDED:
+            continue
+        agreeing = int((np.abs(scores[decided] - people[decided]) <= within + CLOSE).sum())
+        if special.bdtrc(agreeing - 1, count, agree) > 1 - confidence:
+            break
+        learned = LearnedTrust(float(bound), count, agreeing, float((stage >= 0).mean()))
+    if learned is None:
+        return Unknown(
+            f"{int(rated.sum())} rated items do not show for any bound that people agree on {agree:.0%} of the items "
+            "that the judges decide"
+        )
+    return learned

@@ -11,7 +11,7 @@ import numpy as np
 from dicast.app.analysis.combining import combine_mean
 from dicast.app.analysis.estimates import Floats, Ints, Unknown
 from dicast.app.analysis.means import FEWEST, mean
-from dicast.app.analysis.powered import Powered, powered_win_rate
+from dicast.app.analysis.powered import Powered, RaterSpread, for_raters_alike, powered_win_rate, rater_spread
 from dicast.app.analysis.preferences import bradley_terry, likely_strengths, share_of_wins, win_rate
 from dicast.app.analysis.raters import NOBODY_RATED
 from dicast.app.analysis.scores import DimensionScores, JobScores, figure
@@ -181,16 +181,17 @@ def label_shares(dimension: DimensionScores) -> list[LabelShare]:
     if dimension.spec.kind != "labels":
         return []
     shares = []
-    labels = dimension.labels[:, dimension.asked_everywhere]
+    labels, ratings = dimension.labels[:, dimension.asked_everywhere], dimension.people.scores
     for score, label in enumerate(dimension.spec.labels, dimension.spec.scale_min):
         judged, people = _share_of(labels, score), _all_items(dimension, _share_of(dimension.people.scores, score))
         with_help = _powered(dimension, judged, people)
+        spread = _spread(dimension, np.where(np.isnan(ratings), np.nan, ratings == score), judged)
         shares.append(
             LabelShare(
                 label=label,
-                judges=figure(mean(judged, bounds=(0.0, 1.0))),
-                people=_powered_figure(dimension, with_help, "both"),
-                people_alone=_powered_figure(dimension, with_help, "people_alone"),
+                judges=figure(mean(judged, clusters=dimension.clusters, bounds=(0.0, 1.0))),
+                people=_powered_figure(dimension, with_help, "both", spread),
+                people_alone=_powered_figure(dimension, with_help, "people_alone", spread),
             )
         )
     return shares
@@ -205,13 +206,15 @@ def preferences(
         return None
     wins = _choices(panel)
     people = _all_items(dimension, _of_rows(_choices(dimension.people.scores)))
-    with_help = _powered(dimension, wins, people)
+    with_help, spread = _powered(dimension, wins, people), _spread(dimension, _choices(dimension.people.scores), wins)
     standings = contestant_statistics(job, wins, rng)
     return PreferenceStatistics(
-        wins=figure(win_rate(wins)),
-        ties=figure(mean(np.where(np.isnan(wins), np.nan, wins == 0.5), bounds=(0.0, 1.0))),
-        people=_powered_figure(dimension, with_help, "both"),
-        people_alone=_powered_figure(dimension, with_help, "people_alone"),
+        wins=figure(win_rate(wins, dimension.clusters)),
+        ties=figure(
+            mean(np.where(np.isnan(wins), np.nan, wins == 0.5), clusters=dimension.clusters, bounds=(0.0, 1.0))
+        ),
+        people=_powered_figure(dimension, with_help, "both", spread),
+        people_alone=_powered_figure(dimension, with_help, "people_alone", spread),
         rates=standings.rates,
         meetings=standings.meetings,
         contestants=standings.contestants,
@@ -241,14 +244,23 @@ def _all_items(dimension: DimensionScores, of_rated: Floats) -> Floats:
     return result
 
 
+def _spread(dimension: DimensionScores, ratings: Floats, judged: Floats) -> RaterSpread | None:
+    """Return how far raters differ in these numbers of their ratings; None where intervals speak of these raters."""
+    if "raters" in dimension.these or not dimension.people.raters:
+        return None
+    return rater_spread(ratings, judged[dimension.people.rated])
+
+
 def _powered(dimension: DimensionScores, judged: Floats, people: Floats) -> Powered | None:
     if not dimension.people.raters or dimension.people.flaw is not None:
         return None
-    chances = dimension.people.chances(len(judged))
-    return powered_win_rate(judged, people, probabilities=chances)
+    chances, finite = dimension.people.chances(len(judged)), "items" in dimension.these
+    return powered_win_rate(judged, people, probabilities=chances, clusters=dimension.clusters, finite=finite)
 
 
-def _powered_figure(dimension: DimensionScores, powered: Powered | None, which: str) -> Figure:
+def _powered_figure(
+    dimension: DimensionScores, powered: Powered | None, which: str, spread: RaterSpread | None
+) -> Figure:
     if powered is None:
         return Figure.unknown(dimension.people.flaw or NOBODY_RATED)
-    return figure(getattr(powered, which))
+    return figure(for_raters_alike(getattr(powered, which), spread, (0.0, 1.0)))

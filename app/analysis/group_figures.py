@@ -5,7 +5,7 @@ A quality gate decides by two of them: a mean with its interval, and the differe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,24 @@ import numpy as np
 
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis import groups
+from dicast.app.analysis.agreement import jackknifed_correlation
+from dicast.app.analysis.combining import combine_mean
 from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Unknown
-from dicast.app.analysis.groups import Groups, compare_groups
-from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
-from dicast.app.analysis.powered import FEWEST_OF_GROUP, powered_groups
+from dicast.app.analysis.groups import Groups, compare_groups, equal_means_p
+from dicast.app.analysis.means import FEWEST, SMALLEST, Deviation, deviation, estimate, mean
+from dicast.app.analysis.powered import FEWEST_OF_GROUP, for_raters_alike, powered_groups
 from dicast.app.analysis.preferences import win_rate
 from dicast.app.analysis.raters import NOBODY_RATED
-from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, figure
+from dicast.app.analysis.scores import DimensionScores, Extremes, JobScores, Labels, extremes, figure
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import GroupDifference, GroupMean, GroupStatistics
+from dicast.app.domain.judge_statistics import (
+    AgreementInGroup,
+    GroupAgreement,
+    GroupDifference,
+    GroupMean,
+    GroupStatistics,
+    WorstCase,
+)
 from dicast.app.domain.quality_gate import LEVEL
 
 MOST_GROUPS = 20
@@ -48,14 +57,98 @@ def group_statistics(
         panel[inside], names[labels.codes[inside]], clusters[inside], rng, bounds=dimension.bounds
     )
     people, reason = _peoples_groups(dimension, panel, names, labels, inside, clusters, rng)
+    means = _means(comparison, people, labels, dimension, panel, job.cluster)
+    differences, peoples = _differences(comparison, labels), [] if people is None else _differences(people, labels)
+    if (extreme := extremes(job, dimension)) is not None:
+        means = [_with_extremes(mean, extreme, labels.codes == labels.names.index(mean.name)) for mean in means]
+        of_panel = {mean.name: (mean.mean.value, mean.worst_case) for mean in means}
+        differences = [_apart_at_worst(pair, of_panel) for pair in differences]
+        of_people = {
+            mean.name: (None if mean.people is None else mean.people.value, mean.people_worst_case) for mean in means
+        }
+        peoples = [_apart_at_worst(pair, of_people) for pair in peoples]
     return GroupStatistics(
-        by=by,
-        cluster=cluster,
-        means=_means(comparison, people, labels, dimension, panel, job.cluster),
-        differences=_differences(comparison, labels),
-        people_differences=[] if people is None else _differences(people, labels),
-        people_reason=reason,
+        by=by, cluster=cluster, means=means, differences=differences, people_differences=peoples, people_reason=reason,
+        agreement=list(_agreement_by_group(job, dimension, panel, labels)),
+    )  # fmt: skip
+
+
+def _agreement_by_group(
+    job: JobScores, dimension: DimensionScores, panel: Floats, labels: Labels
+) -> Iterator[GroupAgreement]:
+    """Yield for each judge who was asked everywhere, and the panel, how far it follows people in each group that has
+    enough ratings; nothing if fewer than two have. The p-values are not corrected yet."""
+    people, rated = dimension.people, dimension.people.rated
+    if not people.raters:
+        return
+    voices = {name: dimension.judges[:, at] for at, name in enumerate(job.judges) if dimension.asked_everywhere[at]}
+    if len(job.judges) > 1:
+        voices["panel"] = panel
+    truth = combine_mean(people.scores)
+    for name, scores in voices.items():
+        agreement = group_agreement(
+            name, scores[rated], truth, labels.codes[rated], labels.names, dimension.rated_clusters
+        )
+        if agreement is not None:
+            yield agreement
+
+
+def group_agreement(
+    voice: str, scores: Floats, people: Floats, codes: Ints, names: Sequence[str], clusters: Ints | None
+) -> GroupAgreement | None:
+    """Return how far a rater's scores of the rated items agree with people's means in each group; None if fewer than
+    two groups have enough items. The p-values are not corrected yet."""
+    apart, groups, correlations, biases = scores - people, [], [], []
+    for code, group in enumerate(names):
+        inside = (codes == code) & ~np.isnan(apart)
+        pieces = None if clusters is None else clusters[inside]
+        z = jackknifed_correlation(scores[inside], people[inside], pieces)
+        if z is None:
+            continue
+        off = deviation(apart[inside], pieces)
+        correlations.append(z)
+        biases.append(off)
+        bias = estimate(off, degrees=off.pieces - 1, items=off.pieces, method="t")
+        groups.append(AgreementInGroup(name=group, voice=voice, pearson=figure(_of_z(z)), bias=figure(bias)))
+    if len(groups) < 2:
+        return None
+    return GroupAgreement(
+        voice=voice,
+        groups=groups,
+        pearson_p=equal_means_p(correlations),
+        bias_p=equal_means_p(biases) if all(off.error > SMALLEST for off in biases) else None,
     )
+
+
+def _of_z(z: Deviation) -> Estimate:
+    reach = student.quantile((1 + student.CONFIDENCE) / 2, z.pieces - 1) * z.error
+    value, low, high = np.tanh([z.value, z.value - reach, z.value + reach]).tolist()
+    return Estimate(value, low, high, z.pieces, "jackknife on Fisher's scale")
+
+
+def _with_extremes(mean: GroupMean, extreme: Extremes, inside: Bools) -> GroupMean:
+    at_worst = {
+        "worst_case": extreme.worst_case(inside),
+        "people_worst_case": extreme.peoples_worst_case(mean.people, inside),
+    }
+    return mean.model_copy(update=at_worst)
+
+
+def _apart_at_worst(
+    pair: GroupDifference, groups: Mapping[str, tuple[float | None, WorstCase | None]]
+) -> GroupDifference:
+    """Return the difference with its bounds: one group at its worst and the other at its best."""
+    ends, missing = [], 0
+    for name in (pair.first, pair.second):
+        value, worst = groups[name]
+        if value is None:
+            return pair
+        ends.append((value, value) if worst is None else (worst.low, worst.high))
+        missing += 0 if worst is None else worst.missing
+    if not missing:
+        return pair
+    worst_case = WorstCase(low=ends[0][0] - ends[1][1], high=ends[0][1] - ends[1][0], missing=missing)
+    return pair.model_copy(update={"worst_case": worst_case})
 
 
 def _differences(comparison: Groups, labels: Labels) -> list[GroupDifference]:
@@ -113,7 +206,7 @@ def _means(
 
 def _peoples_mean(people: Groups | None, dimension: DimensionScores, place: int) -> Figure | None:
     if people is not None:
-        return figure(people.means[place])
+        return figure(for_raters_alike(people.means[place], dimension.rater_spread, dimension.bounds))
     return Figure.unknown(dimension.people.flaw) if dimension.people.flaw is not None else None
 
 

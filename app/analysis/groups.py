@@ -6,11 +6,13 @@ item. An item that several groups share makes their difference a paired one, bec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from dicast.app.analysis import estimates as student
 from dicast.app.analysis.estimates import Floats, Ints, Result, Unknown
@@ -137,6 +139,20 @@ def differences_of_groups(
         Difference(*found, *((float(after), float(before)) if known else (None, None)))
         for found, before, after, known in zip(results, p, corrected, is_known, strict=True)
     )
+
+
+def equal_means_p(values: Sequence[Deviation]) -> float:
+    """Return the p-value of "all values are equal", which may have unlike errors: the test of B. L. Welch (Biometrika
+    38 (1951), 330-336). Values whose errors go the same way, such as those of shared clusters, make it cautious."""
+    value, error, pieces = (np.array(column, dtype=np.float64) for column in zip(*(
+        (one.value, one.error, one.pieces) for one in values
+    ), strict=True))  # fmt: skip
+    count, weight = len(value), error**-2
+    share = weight / weight.sum()
+    between = float((weight * (value - share @ value) ** 2).sum()) / (count - 1)
+    uncertain = float(((1 - share) ** 2 / (pieces - 1)).sum())
+    statistic = between / (1 + 2 * (count - 2) / (count**2 - 1) * uncertain)
+    return float(special.fdtrc(count - 1, (count**2 - 1) / (3 * uncertain), statistic))
 
 
 def _degrees(a: Floats, b: Floats, items_a: float, items_b: float) -> float:

@@ -47,7 +47,7 @@ def mean(scores: Floats, *, clusters: Ints | None = None, bounds: tuple[float, f
     scores, clusters = scores[present], None if clusters is None else clusters[present]
     summary = deviation(scores, clusters)
     if bounds is not None and is_small(summary, bounds) and summary.pieces >= FEWEST:
-        pieces = _of_clusters(scores, clusters)
+        pieces = pieces_of(scores, clusters)
         if pieces is not None:
             return bounded_mean(pieces, bounds)
     return estimate(summary, degrees=summary.pieces - 1, items=summary.pieces, method="t", bounds=bounds)
@@ -66,8 +66,8 @@ def is_near_end(summary: Deviation, bounds: tuple[float, float], least: float) -
     return summary.error <= SMALLEST or summary.pieces * share * (1 - share) < least
 
 
-def _of_clusters(scores: Floats, clusters: Ints | None) -> Floats | None:
-    """Return one mean a cluster; None if their mean is another one than that of all scores."""
+def pieces_of(scores: Floats, clusters: Ints | None) -> Floats | None:
+    """Return one mean a cluster, by default the scores; None if their mean is another one than that of all scores."""
     if clusters is None:
         return scores
     codes = np.unique(clusters, return_inverse=True)[1]

@@ -8,7 +8,8 @@ on the items that chose it.
 
 There is no result unless the best panel looks better than the best one does in 95 of 100 shuffles of people's scores,
 and the interval of its agreement excludes 0. The first test guards the second: if one panel happens to fit the noise so
-well that it is chosen whatever is left out, leaving items out corrects nothing.
+well that it is chosen whatever is left out, leaving items out corrects nothing. A panel that reaches what was asked for
+is named only if that is proved (`cheapest_reaching`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ import scipy
 
 from dicast.app.analysis.agreement import correlation
 from dicast.app.analysis.assess import SEED
-from dicast.app.analysis.combining import COMBINATIONS, learned_weights, weighted_mean
+from dicast.app.analysis.combining import (
+    COMBINATIONS,
+    LearnedTrust,
+    learn_trust,
+    learned_weights,
+    weighted_mean,
+)
 from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, Result, Unknown
 from dicast.app.analysis.raters import NO_MEAN, person
-from dicast.app.analysis.scores import DimensionScores, figure, is_not_chief
+from dicast.app.analysis.scores import DimensionScores, JobScores, cascade, figure, is_not_chief
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import PanelFront, PanelOption
+from dicast.app.domain.judge_statistics import PanelFront, PanelOption, TrustedPanel
 
 Measure = Literal["pearson", "spearman"]
 LEARNED = "learned"
@@ -56,7 +63,7 @@ class PanelChoice:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`front` has the choices that no cheaper one reaches, by cost; `panels` has all that were tried, with
+    """`front` has the choices that look better than all cheaper ones, by cost; `panels` has all that were tried, with
     `apparent`."""
 
     panels: tuple[Panel, ...]
@@ -64,14 +71,40 @@ class Search:
     front: tuple[PanelChoice, ...]
     items: int
 
-    def cheapest(self, agreement: float) -> PanelChoice | Unknown:
-        """Return the cheapest panel that reaches this agreement on items that had no part in choosing it."""
-        if not self.front:
-            return Unknown("no panel agrees with people more than chance does")
-        for choice in self.front:
-            if isinstance(choice.agreement, Estimate) and choice.agreement.value >= agreement:
-                return choice
-        return Unknown(f"no panel reaches an agreement of {agreement:g} with people")
+
+def cheapest_reaching(
+    scores: Floats, people: Floats, costs: Floats, agreement: float, rng: np.random.Generator, *,
+    largest: int = 3, measure: Measure = "pearson", clusters: Ints | None = None,
+) -> PanelChoice | Unknown:  # fmt: skip
+    """Return the cheapest panel that is proved to reach this agreement with people: the lower end of its interval does.
+
+    Panels are chosen on a random half of the items (or clusters) and tested on the other half, from the one that looks
+    best to the cheapest, until one fails: so none that does not reach it is named in more than one search of 40,
+    however many there are (a fixed sequence of tests: W. Maurer, L. Hothorn and W. Lehmacher, 1995).
+    """
+    usable = ~(np.isnan(scores).any(axis=1) | np.isnan(people))
+    scores, people, pieces = scores[usable], people[usable], None if clusters is None else clusters[usable]
+    if len(people) < 2 * FEWEST:
+        return Unknown(f"that a panel reaches it is proved on {2 * FEWEST} rated items, and there are {len(people)}")
+    choosing = _folds(len(people), 2, pieces, rng) == 0
+    panels = tuple(panels_of(scores.shape[1], costs, largest))
+    combined = _combined(scores, people, panels, choosing)
+    apparent = _agreement(combined[choosing], people[choosing], measure)
+    proved: PanelChoice | None = None
+    of_test = None if pieces is None else pieces[~choosing]
+    for best in dict.fromkeys(_best(apparent, panels, cost) for cost in sorted({p.cost for p in panels}, reverse=True)):
+        tested = correlation(combined[~choosing, best], people[~choosing], measure, rng, clusters=of_test)
+        if not isinstance(tested, Estimate) or tested.low < agreement:
+            break
+        proved = PanelChoice(panels[best], float(apparent[best]), tested)
+    return proved or Unknown(f"that a panel reaches an agreement of {agreement:g} with people is not proved")
+
+
+def _folds(items: int, folds: int, clusters: Ints | None, rng: np.random.Generator) -> Ints:
+    """Return the fold of each item; a cluster's items share one."""
+    piece = np.arange(items) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    count = int(piece.max()) + 1
+    return np.asarray(rng.permutation(np.arange(count) % min(folds, count))[piece], dtype=np.int64)
 
 
 def search(
@@ -83,6 +116,7 @@ def search(
     largest: int = 3,
     measure: Measure = "pearson",
     folds: int = 10,
+    clusters: Ints | None = None,
 ) -> Search | Unknown:
     """Search all panels of up to `largest` judges (scores: items x judges, people: one score per item, costs: one per
     judge).
@@ -90,13 +124,13 @@ def search(
     It rests on the items that all judges scored and people rated. Returns Unknown with fewer than `FEWEST` of them.
     """
     usable = ~(np.isnan(scores).any(axis=1) | np.isnan(people))
-    scores, people = scores[usable], people[usable]
+    scores, people, pieces = scores[usable], people[usable], None if clusters is None else clusters[usable]
     if len(people) < FEWEST:
         return Unknown(f"a search needs {FEWEST} items with all scores or more, and there are {len(people)}")
     if np.ptp(people) == 0:
         return Unknown("people gave every item the same score")
-    panels = tuple(_panels(scores.shape[1], costs, largest))
-    fold = rng.permutation(np.arange(len(people)) % min(folds, len(people)))
+    panels = tuple(panels_of(scores.shape[1], costs, largest))
+    fold = _folds(len(people), folds, pieces, rng)
     everything = np.ones(len(people), dtype=bool)
     apparent = _agreement(_combined(scores, people, panels, everything), people, measure)
     budgets = np.unique([panel.cost for panel in panels])
@@ -105,16 +139,20 @@ def search(
     outside = _outside(scores, people, panels, budgets, fold, measure)
     front: list[PanelChoice] = []
     for at, budget in enumerate(budgets):
+        # Which panels are shown depends on those items alone that chose them, so that what is told of them stays fair.
         best = _best(apparent, panels, float(budget))
-        # A dearer panel is on the front if it is better where it had no say, not only where it was chosen.
-        agreement = correlation(outside[:, at], people, measure, rng)
-        reached = front[-1].agreement.value if front and isinstance(front[-1].agreement, Estimate) else 0.0
-        if isinstance(agreement, Estimate) and agreement.low > 0 and agreement.value > reached:
-            front.append(PanelChoice(panels[best], float(apparent[best]), agreement))
+        if front and front[-1].panel == panels[best]:
+            continue
+        agreement = correlation(outside[:, at], people, measure, rng, clusters=pieces)
+        front.append(PanelChoice(panels[best], float(apparent[best]), agreement))
+    last = front[-1].agreement if front else None
+    if not isinstance(last, Estimate) or last.low <= 0:
+        return Search(panels, apparent, (), len(people))
     return Search(panels, apparent, tuple(front), len(people))
 
 
-def _panels(judges: int, costs: Floats, largest: int) -> list[Panel]:
+def panels_of(judges: int, costs: Floats, largest: int) -> list[Panel]:
+    """Return every panel of up to `largest` of so many judges, with every way of combining their scores."""
     panels = []
     for size in range(1, min(largest, judges) + 1):
         for members in combinations(range(judges), size):
@@ -221,12 +259,18 @@ def panel_front(
     reached = getattr(ceiling, measure) if ceiling is not None else Figure.unknown("nobody has rated this dimension")
     people = whole.people.means(len(whole.scores))
     result = search(
-        whole.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure
-    )
+        whole.judges[:, alone], people, np.asarray(costs, dtype=np.float64), rng, largest=largest, measure=measure,
+        clusters=whole.clusters,
+    )  # fmt: skip
     audited = len(whole.scores) if whole is not dimension else 0
     if isinstance(result, Unknown):
         return _no_front(dimension, measure, result.reason).model_copy(update={"person": reached, "audited": audited})
-    enough = result.cheapest(reach) if reach is not None else None
+    enough: PanelChoice | Unknown | None = None
+    if reach is not None and result.front:
+        enough = cheapest_reaching(
+            whole.judges[:, alone], people, np.asarray(costs, dtype=np.float64), reach, rng, largest=largest,
+            measure=measure, clusters=whole.clusters,
+        )  # fmt: skip
     reason = enough.reason if isinstance(enough, Unknown) else None
     if not result.front:
         reason = "no panel agrees with people more than chance does"
@@ -259,3 +303,44 @@ def _option(choice: PanelChoice, judges: Sequence[str]) -> PanelOption:
         agreement=figure(choice.agreement),
         apparent=choice.apparent,
     )
+
+
+BOUNDS = 40
+
+
+def trusted_panel(
+    job: JobScores, dimension: DimensionScores, *, agree: float, confidence: float, within: float
+) -> TrustedPanel:
+    """Return how a panel of the job's judges, in their order, escalates so that people agree with what it decides; the
+    job must have asked all of them about all items.
+
+    It goes by the uncertainty of their mean where each judge has two answers or more, else by their difference. The
+    bounds to be tested are spread evenly over half of the scale, whatever the scores.
+    """
+    trusted = TrustedPanel(dimension=dimension.spec.id, agree=agree, confidence=confidence, within=within)
+    if dimension.spec.nominal:
+        return trusted.model_copy(update={"reason": NO_MEAN})
+    if len(job.judges) < 2 or not dimension.asked_everywhere.all() or dimension.spec.panel.chief is not None:
+        reason = "it takes two judges or more who were asked about all items, and no chief"
+        return trusted.model_copy(update={"reason": reason})
+    kind: Literal["difference", "uncertainty"] = "uncertainty" if dimension.answers.shape[2] > 1 else "difference"
+    low, high = dimension.bounds
+    bounds = np.linspace(0, (high - low) / 2, BOUNDS + 1).tolist()
+    people, stages = dimension.people.means(job.items), cascade(dimension, kind)
+    learned = learn_trust(stages, people, bounds, within=within, agree=agree, confidence=confidence)
+    if not isinstance(learned, LearnedTrust):
+        return trusted.model_copy(update={"reason": learned.reason})
+    bound = learned.bound + (BEYOND if kind == "difference" else 0.0)
+    return trusted.model_copy(
+        update={
+            "by": kind,
+            "bound": bound,
+            "decided": learned.decided,
+            "agreeing": learned.agreeing,
+            "coverage": learned.coverage,
+        }
+    )
+
+
+BEYOND = 1e-6
+"""A difference is too large from its bound on, and an uncertainty beyond it."""

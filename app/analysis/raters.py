@@ -6,18 +6,29 @@ The comparison tells how far they agree, and how far off the rater is. Maps are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from dicast.app.analysis import estimates as student
-from dicast.app.analysis.agreement import Comparison, inter_rater_agreement, judge_with_people, person_with_others
-from dicast.app.analysis.calibration import gain, learn
+from dicast.app.analysis.agreement import (
+    FEWEST_REPLACED,
+    Comparison,
+    Contest,
+    contests,
+    inter_rater_agreement,
+    judge_with_people,
+    person_with_others,
+    replacement_p,
+    same_as_others,
+    same_as_people,
+)
+from dicast.app.analysis.calibration import ScoreMap, calibrated_mean, gain, learn, map_errors
 from dicast.app.analysis.combining import combine_majority, combine_mean
-from dicast.app.analysis.estimates import Bools, Floats, Unknown
-from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, mean
-from dicast.app.analysis.powered import powered_mean
+from dicast.app.analysis.estimates import Bools, Estimate, Floats, Ints, Result, Unknown
+from dicast.app.analysis.means import FEWEST, SMALLEST, deviation, estimate, mean
+from dicast.app.analysis.powered import CENSUS, for_raters_alike, powered_mean
 from dicast.app.analysis.scores import (
     DimensionScores,
     JobScores,
@@ -30,7 +41,16 @@ from dicast.app.analysis.scores import (
 from dicast.app.domain.calibrated import Fit, ScoringContext
 from dicast.app.domain.calibration import Calibration, CalibrationMap, Method
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import CalibratedRater, NotCalibrated, PeoplesMean, RaterStatistics
+from dicast.app.domain.judge_statistics import (
+    EPSILONS,
+    CalibratedRater,
+    DimensionStatistics,
+    NotCalibrated,
+    PeoplesMean,
+    RaterStatistics,
+    ReplacedRater,
+    ReplacementTest,
+)
 
 NOBODY_RATED = "nobody has rated this dimension"
 NO_MEAN = "labels without an order have no mean"
@@ -39,6 +59,9 @@ SPARED = (
 )
 NOBODY_IN_AUDIT = "nobody has rated an item on which all judges were asked"
 ONE_RATER = "one person alone has rated this dimension, so there is nobody to compare with"
+FEWEST_RATERS = 3
+FALSE_DISCOVERIES = 0.05
+"""The false discovery rate of the alternative annotator tests of a report."""
 
 
 def person(dimension: DimensionScores, rng: np.random.Generator) -> RaterStatistics | None:
@@ -49,17 +72,23 @@ def person(dimension: DimensionScores, rng: np.random.Generator) -> RaterStatist
     if len(people.raters) == 1:
         return _unknown_rater("a person", "people", ONE_RATER).model_copy(update={"mean": _mean_of_ratings(dimension)})
     statistics = _against_people(
-        "a person", "people", person_with_others(people.scores, dimension.level, dimension.levels, rng), None, dimension
+        "a person",
+        "people",
+        person_with_others(people.scores, dimension.level, dimension.levels, rng, clusters=dimension.rated_clusters),
+        None,
+        dimension,
     )
-    return statistics.model_copy(update={"mean": _mean_of_ratings(dimension)})
+    same = _same(same_as_others(people.scores), dimension)
+    return statistics.model_copy(update={"mean": _mean_of_ratings(dimension), "same": same})
 
 
 def _mean_of_ratings(dimension: DimensionScores) -> Figure:
     if dimension.spec.nominal:
         return Figure.unknown(NO_MEAN)
     scores = dimension.people.scores
-    items = np.repeat(np.arange(len(scores)), scores.shape[1])
-    return figure(mean(scores.ravel(), clusters=items, bounds=dimension.bounds))
+    pieces = np.arange(len(scores)) if dimension.rated_clusters is None else dimension.rated_clusters
+    of_ratings = mean(scores.ravel(), clusters=np.repeat(pieces, scores.shape[1]), bounds=dimension.bounds)
+    return figure(for_raters_alike(of_ratings, dimension.rater_spread, dimension.bounds))
 
 
 def rater_statistics(
@@ -68,22 +97,26 @@ def rater_statistics(
     """Compare a judge or the panel with people, by its scores (items x replicates)."""
     nominal = dimension.spec.nominal
     replicates, whole = scores.shape[1], combine_majority(scores) if nominal else combine_mean(scores)
-    repeats, mean_figure = None, Figure.unknown(NO_MEAN) if nominal else figure(mean(whole, bounds=dimension.bounds))
+    repeats, mean_figure = None, Figure.unknown(NO_MEAN)
+    if not nominal:
+        mean_figure = figure(judged_mean(whole, dimension))
     if replicates > 1:
-        alpha = inter_rater_agreement(scores, dimension.level, dimension.levels, rng).alpha
+        alpha = inter_rater_agreement(scores, dimension.level, dimension.levels, rng, dimension.clusters).alpha
         repeats = level_figure(alpha, dimension)
     if not len(dimension.people.rated):
         reason = NOBODY_IN_AUDIT if dimension.people.raters else NOBODY_RATED
         return _unknown_rater(name, kind, reason).model_copy(update={"repeats": repeats, "mean": mean_figure})
-    people, rated = dimension.people.scores, dimension.people.rated
-    comparison = judge_with_people(whole[rated], people, dimension.level, dimension.levels, rng)
+    people, rated, clusters = dimension.people.scores, dimension.people.rated, dimension.rated_clusters
+    comparison = judge_with_people(whole[rated], people, dimension.level, dimension.levels, rng, clusters)
     # A mean of replicates is on no level: what counts levels uses the first replicate.
     first = (
-        judge_with_people(scores[rated, 0], people, dimension.level, dimension.levels, rng) if replicates > 1 else None
+        judge_with_people(scores[rated, 0], people, dimension.level, dimension.levels, rng, clusters)
+        if replicates > 1
+        else None
     )
     statistics = _against_people(name, kind, comparison, first, dimension)
     together = inter_rater_agreement(
-        np.column_stack([scores[rated, 0], people]), dimension.level, dimension.levels, rng
+        np.column_stack([scores[rated, 0], people]), dimension.level, dimension.levels, rng, clusters
     )
     return statistics.model_copy(
         update={
@@ -92,20 +125,136 @@ def rater_statistics(
             "peoples_mean": None if nominal else _powered(whole, dimension),
             "repeats": repeats,
             "mean": mean_figure,
-            "bias_p": None if nominal else bias_p(whole[rated], people),
+            "bias_p": None if nominal else bias_p(whole[rated], people, clusters),
+            "replaces": replacement_test(whole[rated], dimension),
+            "same": _same(same_as_people(scores[rated, 0], people), dimension),
         }
     )
 
 
-def bias_p(judge: Floats, people: Floats) -> float | None:
-    """Return the p-value of the bias, by Student's t over items: `judge` has one score an item, `people` a column a
-    person. Each item counts as often as people rated it, as in the bias itself."""
+def _same(shares: Floats, dimension: DimensionScores) -> Figure | None:
+    """Return the mean share of people who gave the same score, where the scale has levels."""
+    if dimension.levels is None:
+        return None
+    return figure(mean(shares, clusters=dimension.rated_clusters, bounds=(0.0, 1.0)))
+
+
+def replacement_test(judge: Floats, dimension: DimensionScores) -> ReplacementTest:
+    """Return the test whether a judge, with one score a rated item, may replace one of the people. Its p-values are not
+    corrected, so there are no winning rates yet."""
+    people, clusters = dimension.people, dimension.rated_clusters
+    if len(people.raters) < FEWEST_RATERS:
+        reason = f"it leaves out one person in turn, needs {FEWEST_RATERS} people, and there are {len(people.raters)}"
+        return ReplacementTest(advantage=Figure.unknown(reason), reason=reason)
+    against = contests(judge, people.scores, nominal=dimension.spec.nominal)
+    tested = {
+        name: contest
+        for name, contest in zip(people.raters, against, strict=True)
+        if len(contest.item) >= FEWEST_REPLACED
+    }
+    if len(tested) < FEWEST_RATERS:
+        reason = (
+            f"it needs {FEWEST_RATERS} people who rated {FEWEST_REPLACED} items or more that the judge and others "
+            f"scored, and there are {len(tested)}"
+        )
+        return ReplacementTest(advantage=Figure.unknown(reason), reason=reason)
+    shares = {
+        name: None if people.probabilities is None else 1 / people.probabilities[contest.item]
+        for name, contest in tested.items()
+    }
+    raters = [
+        ReplacedRater(
+            name=name,
+            items=len(contest.item),
+            wins=_wins([contest], [shares[name]], clusters),
+            p_values=[replacement_p(contest, epsilon, shares[name], clusters) for epsilon in EPSILONS],
+        )
+        for name, contest in tested.items()
+    ]
+    return ReplacementTest(advantage=_wins(list(tested.values()), list(shares.values()), clusters), raters=raters)
+
+
+def _wins(against: Sequence[Contest], weights: Sequence[Floats | None], clusters: Ints | None) -> Figure:
+    """Return the mean over people of the share of contests that the judge wins, with an interval by item or cluster."""
+    if len(against) == 1 and weights[0] is None and clusters is None:
+        return figure(mean(against[0].wins, bounds=(0.0, 1.0)))
+    weighing = [
+        np.ones(len(contest.item)) if shares is None else shares
+        for contest, shares in zip(against, weights, strict=True)
+    ]
+    items = np.concatenate([contest.item for contest in against])
+    whole = deviation(
+        np.concatenate([contest.wins for contest in against]),
+        items if clusters is None else clusters[items],
+        np.concatenate([shares / shares.sum() for shares in weighing]),
+    )
+    return figure(estimate(whole, degrees=whole.pieces - 1, items=whole.pieces, method="t", bounds=(0.0, 1.0)))
+
+
+def correct_replacements(dimensions: Sequence[DimensionStatistics]) -> list[DimensionStatistics]:
+    """Return the dimensions with the p-values of their alternative annotator tests corrected for all people, judges and
+    dimensions of the report, and with the winning rates that follow. Each epsilon is a family of its own: the
+    hypotheses of a smaller one imply those of a larger one.
+
+    The false discovery rate is controlled as Y. Benjamini and D. Yekutieli did (Annals of Statistics 29, 2001,
+    1165-1188), under any dependence.
+    """
+    raters = [
+        rater
+        for statistics in dimensions
+        for voice in statistics.voices
+        if voice.replaces
+        for rater in voice.replaces.raters
+    ]
+    if not raters:
+        return list(dimensions)
+    from scipy.stats import false_discovery_control  # noqa: PLC0415  (takes half a second of CPU time to load)
+
+    raw = np.array([rater.p_values for rater in raters])
+    corrected = iter(false_discovery_control(raw, axis=0, method="by").tolist())
+
+    def with_corrected(test: ReplacementTest) -> ReplacementTest:
+        if not test.raters:
+            return test
+        tested = [rater.model_copy(update={"p_values": next(corrected)}) for rater in test.raters]
+        rates = (np.array([rater.p_values for rater in tested]) < FALSE_DISCOVERIES).mean(axis=0).tolist()
+        return test.model_copy(update={"raters": tested, "winning_rates": rates})
+
+    def with_tests(statistics: DimensionStatistics) -> DimensionStatistics:
+        voices = [
+            voice if voice.replaces is None else voice.model_copy(update={"replaces": with_corrected(voice.replaces)})
+            for voice in statistics.voices
+        ]
+        return statistics.model_copy(update={"voices": voices})
+
+    return [with_tests(statistics) for statistics in dimensions]
+
+
+def judged_mean(scores: Floats, dimension: DimensionScores) -> Result:
+    """Return the mean of one score an item. Of these very items, only those without a score are unknown."""
+    if "items" not in dimension.these:
+        return mean(scores, clusters=dimension.clusters, bounds=dimension.bounds)
+    present = scores[~np.isnan(scores)]
+    if len(present) == len(scores) and len(scores):
+        exact = float(present.mean())
+        return Estimate(exact, exact, exact, len(scores), CENSUS)
+    alike, missing = mean(scores, bounds=dimension.bounds), 1 - len(present) / max(len(scores), 1)
+    if isinstance(alike, Unknown):
+        return alike
+    low, high = (alike.value + missing**0.5 * (end - alike.value) for end in (alike.low, alike.high))
+    return Estimate(alike.value, low, high, alike.items, alike.method)
+
+
+def bias_p(judge: Floats, people: Floats, clusters: Ints | None = None) -> float | None:
+    """Return the p-value of the bias, by Student's t over items or clusters: `judge` has one score an item, `people` a
+    column a person. Each item counts as often as people rated it, as in the bias itself."""
     ratings = (~np.isnan(people)).sum(axis=1)
     used = (ratings > 0) & ~np.isnan(judge)
     if used.sum() < FEWEST:
         return None
-    apart = deviation(judge[used] - combine_mean(people[used]), None, ratings[used].astype(np.float64))
-    if apart.error <= SMALLEST:
+    pieces = None if clusters is None else clusters[used]
+    apart = deviation(judge[used] - combine_mean(people[used]), pieces, ratings[used].astype(np.float64))
+    if apart.error <= SMALLEST or apart.pieces < FEWEST:
         return None
     return student.two_sided_p(apart.value / apart.error, apart.pieces - 1)
 
@@ -131,7 +280,11 @@ def _powered(whole: Floats, dimension: DimensionScores) -> PeoplesMean:
             powered=unknown, people_alone=unknown, judges_weight=0.0, saved=None, saved_reason=dimension.people.flaw
         )
     means, chances = dimension.people.means(len(whole)), dimension.people.chances(len(whole))
-    return peoples_mean(powered_mean(whole, means, probabilities=chances, bounds=dimension.bounds))
+    powered = powered_mean(
+        whole, means, probabilities=chances, bounds=dimension.bounds, clusters=dimension.clusters,
+        finite="items" in dimension.these,
+    )  # fmt: skip
+    return peoples_mean(powered, dimension.rater_spread, dimension.bounds)
 
 
 def _against_people(
@@ -218,9 +371,12 @@ def _learn_map(
     if isinstance(learned, Unknown) or isinstance(improvement, Unknown):
         reason = learned.reason if isinstance(learned, Unknown) else improvement.reason  # type: ignore[union-attr]
         return NotCalibrated(judge=about["judge"], dimension=dimension.spec.id, reason=reason)
+    errors = map_errors(scores, people, learned, np.random.default_rng(SEED), dimension.clusters)
+    factors = [[float(f"{factor:.6g}") for factor in point] for point in errors.tolist()]
     return CalibrationMap(
         **about, dimension=dimension.spec.id, method=method, x=list(learned.x), y=list(learned.y), items=learned.items,
-        error=improvement.raw, calibrated_error=improvement.calibrated, gain=figure(improvement.fall),
+        point_errors=factors, error=improvement.raw, calibrated_error=improvement.calibrated,
+        gain=figure(improvement.fall),
     )  # fmt: skip
 
 
@@ -245,17 +401,23 @@ def _calibrated_rater(
     fit: Fit,
     calibration: Calibration,
 ) -> CalibratedRater:
-    map_, raw = fit.usable_map(calibration), figure(mean(scores, bounds=dimension.bounds))
+    map_, raw = fit.usable_map(calibration), figure(mean(scores, clusters=dimension.clusters, bounds=dimension.bounds))
     if map_ is None:
         differs = f"the map was made with another {' and another '.join(fit.differing)}"
         unknown = Figure.unknown(fit.reason or differs)
         return CalibratedRater(
             name=name, kind=kind, differing=list(fit.differing), raw=raw, calibrated=unknown, bias=unknown
         )
-    corrected = np.asarray(np.interp(scores, map_.x, map_.y))
+    learned = ScoreMap(map_.method, tuple(map_.x), tuple(map_.y), map_.items)
+    errors = np.array(map_.point_errors) if map_.point_errors else None
+    corrected = learned.apply(scores)
     apart = corrected - dimension.people.means(len(scores))
+    rated = bool(dimension.people.raters)
+    bias = figure(mean(apart, clusters=dimension.clusters)) if rated else Figure.unknown(NOBODY_RATED)
     return CalibratedRater(
         name=name, kind=kind, method=map_.method, learned_on=map_.items, differing=list(fit.differing), raw=raw,
-        calibrated=figure(mean(corrected, bounds=dimension.bounds)),
-        bias=figure(mean(apart)) if dimension.people.raters else Figure.unknown(NOBODY_RATED),
+        calibrated=figure(
+            calibrated_mean(scores, learned, errors, clusters=dimension.clusters, bounds=dimension.bounds)
+        ),
+        bias=bias, map_counts=errors is not None,
     )  # fmt: skip

@@ -60,34 +60,59 @@ OfItems = Callable[[Ints], Sums]
 """A function from some of the items (their places, ascending) to the statistic of those."""
 
 
-def rows(build: Callable[..., Sums], *data: Any) -> OfItems:
-    """Return the statistic `build(*data)` of arrays with one row per item."""
-    return lambda chosen: build(*(array[chosen] for array in data))
+def rows(build: Callable[..., Sums], *data: Any, pieces: Pieces | None = None) -> OfItems:
+    """Return the statistic `build(*data)` of arrays with one row per item; the items of a cluster are drawn
+    together."""
+    if pieces is None or pieces.unit == "item":
+        return lambda chosen: build(*(array[chosen] for array in data))
+    return pairs(build, *data, pieces=pieces)
 
 
-def pairs(build: Callable[[Any, Any], Sums], x: Any, y: Any, item: Ints) -> OfItems:
-    """Return the statistic `build(x, y)` of pairs that each belong to an item; an item's pairs are drawn together."""
+def pairs(build: Callable[..., Sums], *data: Any, pieces: Pieces) -> OfItems:
+    """Return the statistic `build(*data)` of rows that each belong to a piece; the rows of one are drawn together."""
+    piece = pieces.codes
 
     def of_items(chosen: Ints) -> Sums:
-        inside = np.isin(item, chosen)
-        of_pairs = build(x[inside], y[inside])
+        inside = np.isin(piece, chosen)
+        of_rows = build(*(array[inside] for array in data))
         member = scipy.sparse.csr_array(
-            (np.ones(inside.sum()), (np.searchsorted(chosen, item[inside]), np.arange(inside.sum()))),
+            (np.ones(inside.sum()), (np.searchsorted(chosen, piece[inside]), np.arange(inside.sum()))),
             shape=(len(chosen), int(inside.sum())),
         )
-        return Sums(member @ of_pairs.columns, of_pairs.evaluate, of_pairs.symmetric)
+        return Sums(member @ of_rows.columns, of_rows.evaluate, of_rows.symmetric)
 
     return of_items
 
 
-def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generator, *, shape: Shape) -> Result:
-    """Return `value` with its interval, from resamples of `items` items.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What is drawn together: the piece that each row belongs to, of so many `items` in all. A piece is an item, or a
+    cluster of items."""
+
+    codes: Ints
+    count: int
+    items: int
+    unit: Literal["item", "cluster"]
+
+    @classmethod
+    def of(cls, item: Ints, clusters: Ints | None = None) -> Pieces:
+        """Return the pieces of rows that belong to these items; `clusters` has one cluster for each of all items."""
+        items, codes = np.unique(item, return_inverse=True)
+        if clusters is None:
+            return cls(codes, len(items), len(items), "item")
+        drawn, codes = np.unique(clusters[item], return_inverse=True)
+        return cls(codes, len(drawn), len(items), "cluster")
+
+
+def interval(value: float, pieces: Pieces, of_items: OfItems, rng: np.random.Generator, *, shape: Shape) -> Result:
+    """Return `value` with its interval, from resamples of the pieces.
 
     `shape` says what the statistic is: a "correlation" cannot pass 1, a "difference" has no bounds. Unknown with fewer
-    than `FEWEST_ITEMS` items, and if the statistic is the same, or not defined, without some of them.
+    than `FEWEST_ITEMS` pieces, and if the statistic is the same, or not defined, without some of them.
     """
+    items, unit = pieces.count, pieces.unit
     if items < FEWEST_ITEMS:
-        return Unknown(f"an interval needs {FEWEST_ITEMS} items or more, and there are {items}")
+        return Unknown(f"an interval needs {FEWEST_ITEMS} {unit}s or more, and there are {items}")
     if not np.isfinite(value):
         return Unknown("it is not defined for these scores")
     chosen = np.sort(rng.choice(items, MOST_ITEMS, replace=False)) if items > MOST_ITEMS else np.arange(items)
@@ -96,7 +121,7 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
     with _threads().limit(limits=1, user_api="blas"):
         error, off = _spread(statistic, rng, shape)
     if error < EDGE:
-        return Unknown(f"all {items} items say the same ({value:.3g}), which leaves nothing to draw an interval from")
+        return Unknown(f"all {items} {unit}s say the same ({value:.3g}), which leaves nothing to draw an interval from")
     off, error = off[np.isfinite(off)], error * np.sqrt(len(chosen) / items)
     if len(off) < (1 - MOST_UNDEFINED) * RESAMPLES or not np.isfinite(error):
         return Unknown("it rests on so few differing scores that some resamples have none")
@@ -106,7 +131,7 @@ def interval(value: float, items: int, of_items: OfItems, rng: np.random.Generat
         reach = np.array([student.quantile(end, items - 1) for end in ends])
     middle = _stretched(np.array([value]), shape)[0]
     low, high = _shrunk(middle - reach * error, shape)
-    return Estimate(value, float(low), float(high), items, "bootstrap by item")
+    return Estimate(value, float(low), float(high), pieces.items, f"bootstrap by {unit}")
 
 
 def _spread(statistic: Sums, rng: np.random.Generator, shape: Shape) -> tuple[float, Floats]:

@@ -14,8 +14,10 @@ from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import mean
 from dicast.app.analysis.ratings import Checked, RatingScale
 from dicast.app.analysis.scores import figure
-from dicast.app.domain.judge_statistics import JudgeShift, MovedItem
+from dicast.app.domain.figure import interval_text
+from dicast.app.domain.judge_statistics import JudgeShift, MovedItem, RunShift
 from dicast.app.domain.report import Report
+from dicast.app.domain.text import first_few, joined
 
 PAIR = ["dimension", "rater", "item"]
 
@@ -141,3 +143,93 @@ def _moved(frame: pd.DataFrame) -> Sequence[MovedItem]:
         MovedItem(item_id=row.item, dimension=row.dimension, judge=row.rater, first=row.first, second=row.second)
         for row in frame.itertuples()
     ]
+
+
+def by_item(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return how far each item moved in each dimension, as a mean over the judges who scored it in both runs: columns
+    dimension, item, moved."""
+    sides = [
+        frame[frame["score"].notna()].groupby(PAIR, as_index=False)["score"].mean() for frame in (first, second)
+    ]  # fmt: skip
+    both = sides[0].merge(sides[1], on=PAIR, suffixes=("_first", "_second"))
+    both["moved"] = both["score_second"] - both["score_first"]
+    return both.groupby(["dimension", "item"], as_index=False)["moved"].mean()
+
+
+def run_shifts(moved: pd.DataFrame, systems: Mapping[str, str]) -> tuple[list[RunShift], list[RunShift]]:
+    """Return the shifts of all items by dimension, and those of each system; p is corrected for both together."""
+    results: list[tuple[str, str, Result]] = []
+    names = moved["item"].map(systems) if systems else None
+    for dimension, rows in moved.groupby("dimension"):
+        results.append((str(dimension), "", mean(rows["moved"].to_numpy(dtype=np.float64))))
+        if names is not None:
+            for system, part in rows.groupby(names.loc[rows.index]):
+                results.append((str(dimension), str(system), mean(part["moved"].to_numpy(dtype=np.float64))))
+    corrected = iter(holm(np.array([_p(shift) for *_, shift in results if isinstance(shift, Estimate)])).tolist())
+    shifts = [
+        RunShift(
+            dimension=dimension, system=system, shift=figure(shift),
+            p=next(corrected) if isinstance(shift, Estimate) else None,
+        )
+        for dimension, system, shift in results
+    ]  # fmt: skip
+    return [shift for shift in shifts if not shift.system], [shift for shift in shifts if shift.system]
+
+
+CLEAR = 0.05
+NAMED = 3
+
+
+def summary(panel: Sequence[RunShift], systems: Sequence[RunShift], judges: Sequence[JudgeShift]) -> list[str]:
+    """Return what moved in sentences: systems first, then all items together, then judges. `judges` are the shifts on
+    the items of systems that did not change, if some did and others did not."""
+    names = list(dict.fromkeys(shift.system for shift in systems))
+    changed = [name for name in names if any(_clear(shift) for shift in systems if shift.system == name)]
+    if names and len(changed) < len(names):
+        if not changed:
+            return [f"None of the {len(names)} systems changed beyond chance.", *_widest([*systems, *panel])]
+        only = "Only " if len(changed) == 1 else ""
+        lines = [f"{only}{joined(changed)} changed: {_moves([s for s in systems if s.system in changed])}."]
+        rest = [name for name in names if name not in changed]
+        lines.append(f"{first_few(rest, NAMED)} did not change beyond chance.")
+        suspects = list(dict.fromkeys(shift.judge for shift in judges if _clear(shift)))
+        lines.append(
+            f"On their items {joined(suspects)} moved all the same: a judge may have changed, too." if suspects
+            else "On their items no judge moved either, so the change lies in the texts, not in the judges."
+        )  # fmt: skip
+        return lines
+    clear = [shift for shift in panel if _clear(shift)]
+    if not clear:
+        return ["Nothing moved beyond chance.", *_widest(panel)]
+    lines = [f"{'All systems' if names else 'The scores'} changed: {_moves(clear)}."]
+    moved = list(dict.fromkeys(shift.judge for shift in judges if _clear(shift)))
+    still = list(dict.fromkeys(shift.judge for shift in judges if shift.judge not in moved))
+    if moved and still:
+        lines.append(f"Of the judges {joined(moved)} moved, and {first_few(still, NAMED)} did not: look at {moved[0]}.")
+    elif names:
+        lines.append("All systems and all judges moved: texts, models or prompts may be the cause.")
+    return lines
+
+
+def _clear(shift: RunShift | JudgeShift) -> bool:
+    return shift.p is not None and shift.p < CLEAR
+
+
+def _moves(shifts: Sequence[RunShift]) -> str:
+    """Tell the clear ones of the shifts, the largest first."""
+    clear = sorted((s for s in shifts if _clear(s)), key=lambda shift: -abs(shift.shift.value or 0.0))
+    moves = [
+        f"{interval_text(shift.shift, signed=True)} points in {shift.dimension}"
+        + (f" ({shift.system})" if shift.system and len({s.system for s in clear}) > 1 else "")
+        for shift in clear[:NAMED]
+    ]
+    return joined(moves) + (f", and {len(clear) - NAMED} more" if len(clear) > NAMED else "")
+
+
+def _widest(shifts: Sequence[RunShift]) -> list[str]:
+    measured = [shift for shift in shifts if shift.shift.value is not None]
+    if not measured:
+        return []
+    most = max(measured, key=lambda shift: abs(shift.shift.value or 0.0))
+    whose = f" of {most.system}" if most.system else ""
+    return [f"The largest move{whose} is {interval_text(most.shift, signed=True)} points in {most.dimension}."]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from dicast.app.analysis.agreement import NO_LEVELS, InterRaterAgreement, Level
 from dicast.app.analysis.combining import (
     COMBINATIONS,
+    Cascade,
     combine_majority,
     combine_mean,
     dawid_skene,
@@ -22,11 +24,11 @@ from dicast.app.analysis.combining import (
     weighted_mean,
 )
 from dicast.app.analysis.estimates import Bools, Floats, Ints, Result, Unknown
-from dicast.app.analysis.powered import Powered
+from dicast.app.analysis.powered import Powered, RaterSpread, for_raters_alike, rater_spread
 from dicast.app.domain.calibrated import Fit
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import PeoplesMean, RaterAgreement
+from dicast.app.domain.figure import Figure, Taken
+from dicast.app.domain.judge_statistics import PeoplesMean, RaterAgreement, WorstCase
 from dicast.app.domain.panel import NEARLY, UNLIKELY, LearnedPanel
 from dicast.app.domain.probes import MeasuredProbeName
 from dicast.app.domain.question import JobAnswer
@@ -102,6 +104,10 @@ class DimensionScores:
     """How many opinions of each judge an escalating panel did not need; empty where it asked everybody."""
     audited: Bools | None = None
     """On which items an escalating panel asked everybody all the same; None where it has no audit."""
+    clusters: Ints | None = None
+    """The cluster of each item, from the job; None where each item is its own."""
+    these: Collection[Taken] = ()
+    """What intervals take for all there is, from the job."""
 
     @property
     def asked_everywhere(self) -> Bools:
@@ -118,7 +124,22 @@ class DimensionScores:
         return replace(
             self, scores=self.scores[self.audited], people=self.people.among(self.audited), varied=nothing(),
             orders=None if self.orders is None else self.orders[self.audited], skipped=(), audited=None,
+            clusters=None if self.clusters is None else self.clusters[self.audited],
+            these=frozenset(self.these) - {"items"},
         )  # fmt: skip
+
+    @property
+    def rater_spread(self) -> RaterSpread | None:
+        """The spread of people's strictness; None where intervals speak of these raters alone, or there is one."""
+        people = self.people
+        if "raters" in self.these or not people.raters or self.spec.nominal:
+            return None
+        return rater_spread(people.scores, combine_mean(self.judges[people.rated]))
+
+    @property
+    def rated_clusters(self) -> Ints | None:
+        """The cluster of each rated item."""
+        return None if self.clusters is None else self.clusters[self.people.rated]
 
     @property
     def judges(self) -> Floats:
@@ -230,6 +251,18 @@ class JobScores:
     kinship: Kinship | None = None
     stopped: StoppedJob | None = None
 
+    these: Collection[Taken] = ()
+    """What intervals take for all there is. The items of a job that a question ended are a sample, whatever it says."""
+
+    def __post_init__(self) -> None:
+        """Hand what intervals speak of to the dimensions. Who takes the items for all takes their clusters so, too."""
+        these = frozenset(self.these) - (frozenset() if self.stopped is None else {"items"})
+        cluster = None if these & {"items", "clusters"} else self.cluster
+        of_items = None if cluster is None else cluster[1]
+        dimensions = tuple(replace(dimension, clusters=of_items, these=these) for dimension in self.dimensions)
+        for name, value in (("these", these), ("cluster", cluster), ("dimensions", dimensions)):
+            object.__setattr__(self, name, value)
+
 
 def figure(result: Result) -> Figure:
     """Convert a result of the statistics into the figure that a report holds. Nothing else makes one that is known."""
@@ -268,12 +301,15 @@ def among_raters(agreement: InterRaterAgreement, raters: int, dimension: Dimensi
     )
 
 
-def peoples_mean(powered: Powered) -> PeoplesMean:
-    """Convert people's mean with and without the judges' help."""
+def peoples_mean(powered: Powered, spread: RaterSpread | None, bounds: tuple[float, float]) -> PeoplesMean:
+    """Convert people's mean with and without the judges' help: of raters like these, if their spread is known, and of
+    these."""
     saved = powered.saved
     return PeoplesMean(
-        powered=figure(powered.both),
-        people_alone=figure(powered.people_alone),
+        powered=figure(for_raters_alike(powered.both, spread, bounds)),
+        people_alone=figure(for_raters_alike(powered.people_alone, spread, bounds)),
+        of_these_raters=None if spread is None else figure(powered.both),
+        raters_apart=None if spread is None else spread.deviation,
         judges_weight=powered.judges_weight,
         saved=None if isinstance(saved, Unknown) else saved,
         saved_reason=saved.reason if isinstance(saved, Unknown) else None,
@@ -303,6 +339,70 @@ def panel_scores(job: JobScores, dimension: DimensionScores) -> Floats:
         return weighted_mean(dimension.judges, np.array([rule.given_weights[name] for name in job.judges]))
     scores = dimension.labels if dimension.spec.nominal else dimension.judges
     return scores[:, ~is_not_chief(job.judges, dimension)][:, 0] if rule.chief else COMBINATIONS[rule.combine](scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """One score an item if all judgements without a score had been the lowest, and if they had been the highest.
+
+    `missing` counts these judgements by item, and `unscored` tells which items have no score at all.
+    """
+
+    low: Floats
+    high: Floats
+    missing: Ints
+    unscored: Bools
+    bounds: tuple[float, float]
+
+    def worst_case(self, inside: Bools | None = None) -> WorstCase | None:
+        """Return the bounds of the mean of these items; None if nothing is missing there."""
+        inside = np.ones(len(self.low), dtype=bool) if inside is None else inside
+        missing = int(self.missing[inside].sum())
+        if not missing:
+            return None
+        return WorstCase(low=float(self.low[inside].mean()), high=float(self.high[inside].mean()), missing=missing)
+
+    def peoples_worst_case(self, mean: Figure | None, inside: Bools | None = None) -> WorstCase | None:
+        """Return the bounds of what people would say: nothing is known of the items without any score, and the others
+        have this `mean`."""
+        inside = np.ones(len(self.low), dtype=bool) if inside is None else inside
+        share = float(self.unscored[inside].mean())
+        if mean is None or mean.value is None or not share:
+            return None
+        low, high = ((1 - share) * mean.value + share * end for end in self.bounds)
+        return WorstCase(low=low, high=high, missing=int(self.missing[inside & self.unscored].sum()))
+
+
+def extremes(job: JobScores, dimension: DimensionScores, judge: int | None = None) -> Extremes | None:
+    """Return the panel's, or a judge's, extreme scores; None where nothing is missing, where labels have no mean, and
+    for a job that ended when its question was answered.
+
+    These are bounds without any assumption (C. F. Manski, "Partial Identification of Probability Distributions",
+    Springer 2003, chapter 1). What an escalating panel did not need is not missing.
+    """
+    everywhere, levels = dimension.asked_everywhere, dimension.levels
+    if judge is not None:
+        everywhere = everywhere & (np.arange(len(everywhere)) == judge)
+    missing = np.isnan(dimension.scores) & everywhere[:, None]
+    if dimension.spec.nominal or job.stopped is not None or not missing.any():
+        return None
+    # A vote need not grow with a vote: each level is tried. All other rules never fall where a score rises.
+    votes = dimension.spec.panel.combine in ("majority", "dawid_skene") and levels is not None and judge is None
+    tried = levels if votes and levels is not None else np.array(dimension.bounds)
+
+    def with_missing(score: float) -> Floats:
+        filled = replace(dimension, scores=np.where(missing, score, dimension.scores), orders=None)
+        return panel_scores(job, filled) if judge is None else filled.judges[:, judge]
+
+    each = np.stack([with_missing(score) for score in tried.tolist()])
+    unknown = np.isnan(each).any(axis=0)  # an escalating panel's item about which nobody said anything
+    low, high = (
+        np.where(unknown, end, end_of(each, axis=0))
+        for end, end_of in zip(dimension.bounds, (np.min, np.max), strict=True)
+    )
+    scores = dimension.judges if judge is None else dimension.judges[:, [judge]]
+    unscored = np.asarray(np.isnan(scores).all(axis=1), dtype=np.bool_)
+    return Extremes(low, high, missing.sum(axis=(1, 2)), unscored, dimension.bounds)
 
 
 def is_not_chief(judges: Sequence[str], dimension: DimensionScores) -> Bools:
@@ -335,7 +435,9 @@ def _weights(job: JobScores, dimension: DimensionScores) -> LearnedPanel:
         return dict(zip(job.judges, weights.tolist(), strict=True))
 
     halves = [of_items(job.halves == half) for half in (0, 1)]
-    return LearnedPanel(items=sum(sizes), weights=of_items(np.ones(job.items, dtype=bool)), halves=halves)
+    # The weights of all rated items would differ from those by which these are combined, and so shift people's mean.
+    mean_weights = {name: (halves[0][name] + halves[1][name]) / 2 for name in job.judges}
+    return LearnedPanel(items=sum(sizes), weights=mean_weights, halves=halves)
 
 
 def _by_halves(job: JobScores, dimension: DimensionScores, learned_panel: LearnedPanel) -> Floats:
@@ -371,3 +473,28 @@ def _likeliest(job: JobScores, dimension: DimensionScores, learned_panel: Learne
         evidence[has_label] += np.log(np.clip(learned_panel.errors[name], UNLIKELY, None))[:, codes[has_label, at]].T
     likeliest = (evidence >= evidence.max(axis=1, keepdims=True) - NEARLY).argmax(axis=1)
     return np.where((codes < 0).all(axis=1), np.nan, likeliest + float(dimension.spec.scale_min))
+
+
+def cascade(dimension: DimensionScores, kind: Literal["difference", "uncertainty"]) -> Cascade:
+    """Return what a panel of the judges, in their order, says after each of them, by the mean of their scores. An
+    `uncertainty` is the standard error of that mean from each judge's own answers, as in app/domain/escalation.py."""
+    scores, answers = dimension.judges, dimension.answers
+    stages = range(1, scores.shape[1] + 1)
+    means = np.stack([combine_mean(scores[:, :count]) for count in stages], axis=1)
+    if kind == "difference":
+        apart = []
+        for count in stages:
+            some = scores[:, :count]
+            several = (~np.isnan(some)).sum(axis=1) > 1
+            spread = np.full(len(some), np.inf)
+            spread[several] = np.nanmax(some[several], axis=1) - np.nanmin(some[several], axis=1)
+            apart.append(spread)
+        return Cascade(np.stack(apart, axis=1), means)
+    present = ~np.isnan(answers)
+    count_of = present.sum(axis=2)
+    centred = np.where(present, answers - combine_mean(answers.reshape(-1, answers.shape[2])).reshape(scores.shape)[
+        ..., None], 0.0)  # fmt: skip
+    squared = np.divide(
+        (centred**2).sum(axis=2), (count_of - 1) * count_of, out=np.full(scores.shape, np.inf), where=count_of > 1
+    )
+    return Cascade(np.sqrt(np.cumsum(squared, axis=1)) / np.arange(1, scores.shape[1] + 1), means)

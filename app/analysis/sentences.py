@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dicast.app.analysis.estimates import Ints
 from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
+from dicast.app.analysis.scores import DimensionScores
 from dicast.app.domain.figure import Figure, figure_text, share_text
 from dicast.app.domain.judge_statistics import (
+    EPSILONS,
     CalibratedRater,
     GroupDifference,
     GroupStatistics,
     LabelShare,
+    PeoplesMean,
     PreferenceStatistics,
     ProbeStatistics,
+    RaterAgreement,
     RaterStatistics,
     SampleCheck,
+    VarianceComponents,
 )
 from dicast.app.domain.report import ReportDimension
-from dicast.app.domain.text import first_few, percent
+from dicast.app.domain.text import counted, first_few, joined, percent
 
 
 def difference_text(figure: Figure) -> str:
@@ -30,6 +36,7 @@ def difference_text(figure: Figure) -> str:
     return f"{abs(figure.value):.2f} points {word} ({low:.2f} to {high:.2f})"
 
 
+FAMILY = "p below 0.05, corrected by Holm for all claims of this report"
 CLEAR = 0.05
 """Effects with a smaller p, after Holm's correction, are reported as clear."""
 _OBSERVED = {"verbosity": "a text twice as long", "formatting": "a text with marks of Markdown"}
@@ -161,6 +168,8 @@ def summary(
     probes: Sequence[ProbeStatistics] = (),
     sample_checks: Sequence[SampleCheck] = (),
     *,
+    leader: tuple[str, float | None] = ("", None),
+    preferences: bool = False,
     known_probabilities: bool,
 ) -> list[str]:
     """Return the dimension in sentences, the most important first."""
@@ -172,14 +181,14 @@ def summary(
         unlike = list(_unlike(sample_checks))
         lines += unlike
         lines += _means(whole, known_probabilities=known_probabilities, unlike=bool(unlike))
-        lines += _agreement(raters, person)
-        lines += _biases(raters)
+        lines += _agreement(raters, person, leader)
+        lines += _biases(raters, preferences=preferences)
         if len(raters) > 2:
             judges = len(raters) - 1
             lines.append(
-                f"The {judges} judges are worth {figure_text(independent, 1)} independent ones."
+                f"The {judges} judges err alike: they tell as much as {figure_text(independent, 1)} independent ones."
                 if independent.is_known
-                else f"How many independent judges the {judges} are worth {figure_text(independent)}."
+                else f"How many independent judges tell as much as these {judges} {figure_text(independent)}."
             )
     lines += probe_sentences(probes)
     for group in groups:
@@ -196,18 +205,18 @@ _UNLIKE = {
 
 def _unlike(checks: Sequence[SampleCheck]) -> Iterator[str]:
     """Yield in what the rated items are clearly no random sample of all."""
-    found = []
+    finding_texts = []
     for check in checks:
         if not _is_clear(check.p):
             continue
         if check.difference is None:
-            found.append(f"they are spread over {check.name} unlike all items")
+            finding_texts.append(f"they are spread over {check.name} unlike all items")
         else:
-            found.append(_UNLIKE[check.name].format(far=difference_text(check.difference)))
-    if found:
+            finding_texts.append(_UNLIKE[check.name].format(far=difference_text(check.difference)))
+    if finding_texts:
         yield (
-            f"The rated items are no random sample of all items: {'; '.join(found)}. What is said of these raters' "
-            "scores below holds for items like the rated ones alone."
+            f"The rated items are no random sample of all items: {'; '.join(finding_texts)}. What is said of these "
+            "raters' scores below holds for items like the rated ones alone."
         )
 
 
@@ -218,33 +227,60 @@ def _means(whole: RaterStatistics, *, known_probabilities: bool, unlike: bool) -
     if not means.powered.is_known:
         yield f"What people would have said of all items {figure_text(means.powered)}."
         return
+    of_these = means.of_these_raters or means.powered
     if means.saved_reason == ALL_RATED:
-        of_all = figure_text(means.people_alone)
-        yield f"These raters rated every judged item: of items like these their mean is {of_all}."
+        yield f"These raters rated every judged item: their mean is {figure_text(of_these)}."
+        yield from _of_raters_alike(means)
         return
     if means.saved_reason == TOO_FEW:
         yield (
-            f"These raters' mean of all items would be {figure_text(means.people_alone)}, from their ratings alone: "
-            f"{TOO_FEW}. It speaks of these raters and of items like these, and holds if the rated items are a random "
-            "sample of all items."
+            f"These raters' mean of all items would be {figure_text(of_these)}, from their ratings alone: "
+            f"{TOO_FEW}. It holds if the rated items are a random sample of all items."
         )
+        yield from _of_raters_alike(means)
         return
     drawn = "drawn with the given probabilities" if known_probabilities else "a random sample of all items"
     drawn += ", which they are seen not to be" if unlike else ""
     yield (
-        f"These raters' mean of all items would be {figure_text(means.powered)}; from their ratings alone it is "
-        f"{figure_text(means.people_alone)}. Both speak of these raters and of items like these, and hold if the rated "
-        f"items are {drawn}."
+        f"These raters' mean of all items would be {figure_text(of_these)}. It holds if the rated items are {drawn}."
     )
+    yield from _of_raters_alike(means)
     if means.saved is not None:
         yield (
-            f"The judges are worth {means.saved:.1f} times as many ratings."
+            f"With the judges' help, these ratings tell as much as {means.saved:.1f} times as many would alone."
             if means.saved >= SAVES
-            else "The judges saved no ratings: they tell next to nothing of what people say here."
+            else "The judges add nothing to what people's ratings tell."
         )
 
 
-def _agreement(raters: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
+def _of_raters_alike(means: PeoplesMean) -> Iterator[str]:
+    if means.of_these_raters is not None and means.raters_apart is not None:
+        yield (
+            f"Of raters like these the mean would be {figure_text(means.powered)}, as their strictness differs by "
+            f"{means.raters_apart:.2f} points (standard deviation)."
+        )
+
+
+def population_sentence(dimension: DimensionScores, cluster: tuple[str, Ints] | None) -> str:
+    """Return which items, clusters and raters the intervals speak of."""
+    these, raters = dimension.these, len(dimension.people.raters)
+    items = "of these very items for means, and of items like these for all else" if "items" in these else ""
+    items = items or f"of items {'like these' if cluster is None else f'of other clusters ({cluster[0]}), like these'}"
+    if not raters:
+        return f"Intervals speak {items}."
+    if "raters" in these:
+        return f"Intervals speak {items}, and of these raters alone."
+    if raters == 1:
+        return f"Intervals speak {items}, and of this rater alone: one rater does not tell how far others differ."
+    return (
+        f"Intervals speak {items}; those of people's means and shares speak of raters like these {raters}, agreement, "
+        "biases and differences of groups of these raters alone."
+    )
+
+
+def _agreement(
+    raters: Sequence[RaterStatistics], person: RaterStatistics, leader: tuple[str, float | None]
+) -> Iterator[str]:
     judges = [rater for rater in raters if rater.kind == "judge"]
     if any(v.kappa.is_known and not v.pearson.is_known for v in judges):
         yield from _kappas(judges, person)
@@ -253,6 +289,12 @@ def _agreement(raters: Sequence[RaterStatistics], person: RaterStatistics) -> It
     if best is None:
         yield f"How far the judges agree with people {figure_text((judges or raters)[0].pearson)}."
         return
+    if len(judges) > 1:
+        leading = next((v for v in judges if v.name == leader[0] and v.pearson.is_known), None)
+        if leading is None or not _is_clear(leader[1]):
+            yield from _unranked(judges, person)
+            return
+        best = leading
     who = (
         f"The judge who follows people best is {best.name}"
         if len(judges) > 1
@@ -266,12 +308,43 @@ def _agreement(raters: Sequence[RaterStatistics], person: RaterStatistics) -> It
         yield f"What a person would reach {figure_text(person.pearson)}."
 
 
+def _unranked(judges: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
+    """Yield the agreement of judges of whom none is clearly the best: the highest of several owes it to chance, too."""
+    correlated = [judge for judge in judges if judge.pearson.value is not None]
+    values = [judge.pearson.value or 0.0 for judge in correlated]
+    yield (
+        f"The correlations of the {len(correlated)} judges with people are {min(values):.2f} to {max(values):.2f}; "
+        f"none is clearly the best ({FAMILY})."
+    )
+    if not person.pearson.is_known:
+        yield f"What a person would reach {figure_text(person.pearson)}."
+        return
+    beside = [_beside(judge, person) for judge in correlated]
+    closer, further = (sum(word in text for text in beside) for word in (" more ", " less "))
+    alike = len(correlated) - closer - further
+    yield (
+        f"A person reaches {figure_text(person.pearson)} against the other people: {closer} of the judges follow "
+        f"people more closely than one of them does, {further} less closely, {alike} cannot be told apart "
+        "from one."
+    )
+
+
 def _kappas(judges: Sequence[RaterStatistics], person: RaterStatistics) -> Iterator[str]:
     """Yield the agreement beyond chance, for labels without an order."""
     best = max((v for v in judges if v.kappa.is_known), key=lambda v: v.kappa.value or 0.0)
     rate = "" if best.base_rate is None else f" (people's commonest label is {percent(best.base_rate)} of theirs)"
-    yield f"The judge who agrees with people best is {best.name}, with a kappa of {figure_text(best.kappa)}{rate}."
+    kappas = [v.kappa.value for v in judges if v.kappa.value is not None]
+    if len(kappas) > 1:
+        spread = f"{min(kappas):.2f} to {max(kappas):.2f}"
+        yield f"The judges' kappas with people are {spread}{rate}; which judge is the best is not tested."
+    else:
+        yield f"The judge {best.name} agrees with people with a kappa of {figure_text(best.kappa)}{rate}."
     yield f"A person against another person: kappa {figure_text(person.kappa)}."
+    shares = [rater.same for rater in judges if rater.same is not None and rater.same.value is not None]
+    if shares and person.same is not None and person.same.is_known:
+        low, high = min(share.value or 0.0 for share in shares), max(share.value or 0.0 for share in shares)
+        span = share_text(shares[0]) if len(shares) == 1 else f"{percent(low)} to {percent(high)}"
+        yield f"A person's label is a judge's in {span} of cases, and another person's in {share_text(person.same)}."
 
 
 def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
@@ -285,7 +358,8 @@ def _beside(best: RaterStatistics, person: RaterStatistics) -> str:
     return "the two cannot be told apart"
 
 
-def _biases(raters: Sequence[RaterStatistics]) -> Iterator[str]:
+def _biases(raters: Sequence[RaterStatistics], *, preferences: bool) -> Iterator[str]:
+    above, below = ("favours A more than", "favours A less than") if preferences else ("scores above", "scores below")
     tested = [rater for rater in raters if rater.bias.is_known and rater.bias_p is not None]
     off = [rater for rater in tested if _is_clear(rater.bias_p)]
     for rater in sorted(off, key=lambda v: -abs(v.bias.value or 0.0))[:MOST_BIASES]:
@@ -293,16 +367,83 @@ def _biases(raters: Sequence[RaterStatistics]) -> Iterator[str]:
         ends = (low, high) if value > 0 else (-high, -low)
         far = f"{abs(value):.2f} ({ends[0]:.2f} to {ends[1]:.2f})"
         name = "The panel" if rater.kind == "panel" else rater.name
-        yield f"{name} scores {'above' if value > 0 else 'below'} these raters, by {far}."
+        yield f"{name} {above if value > 0 else below} these raters, by {far}."
     if tested and not off:
-        yield "No judge is seen to be too strict or too kind for these raters."
+        side = (
+            "favour A or B more than these raters do" if preferences else "be too strict or too kind for these raters"
+        )
+        yield f"No judge is seen to {side}."
+
+
+def missing_sentences(whole: RaterStatistics, groups: Sequence[GroupStatistics]) -> Iterator[str]:
+    """Yield what judgements without a score could change, at worst and at best."""
+    worst = whole.worst_case
+    if worst is None:
+        return
+    whose = "the panel's" if whole.kind == "panel" else f"{whole.name}'s"
+    line = (
+        f"{counted(worst.missing, 'judgement')} {'has' if worst.missing == 1 else 'have'} no score. Had each been the "
+        f"lowest or the highest there is, {whose} mean of {whole.mean.value:.2f} would be {worst.low:.2f} to "
+        f"{worst.high:.2f}"
+    )
+    people = whole.peoples_mean
+    if people is not None and people.worst_case is not None:
+        line += f", and people's of {people.powered.value:.2f}, {people.worst_case.low:.2f} to "
+        line += f"{people.worst_case.high:.2f}"
+    yield line + "."
+    for group in groups:
+        for opinion, pairs in (("these raters'", group.people_differences), ("the judges'", group.differences)):
+            hanging = [pair for pair in pairs if _is_clear(pair.p) and pair.hangs_on_missing]
+            names = [f"{pair.first} and {pair.second}" for pair in hanging]
+            if names:
+                yield (
+                    f"By {group.by}, in {opinion} opinion, {_clear_of(pairs)} are clear, but "
+                    f"{len(names)} of them would not be if the judgements without a score had gone the other way: "
+                    f"{first_few(names, NAMED_MOST)}."
+                )
+
+
+_PEOPLE_OF = {0.1: "crowd workers", 0.15: "skilled people", 0.2: "experts"}
+
+
+def replacement_sentences(raters: Sequence[RaterStatistics]) -> Iterator[str]:
+    """Yield whether each judge may replace one of the people, or why that cannot be said."""
+    tests = [(rater, rater.replaces) for rater in raters if rater.replaces is not None]
+    tested = [(rater, test) for rater, test in tests if test.winning_rates]
+    if tests and not tested:
+        yield f"Whether a judge may replace one of these raters {figure_text(tests[0][1].advantage)}."
+    for rater, test in tested:
+        name, epsilon = "The panel" if rater.kind == "panel" else rater.name, test.passed
+        close = (
+            f"it is as close to the others as one of them, or closer, with probability {figure_text(test.advantage)}"
+        )
+        if epsilon is None:
+            rate = f"even with epsilon {EPSILONS[-1]:g} its winning rate is {test.winning_rates[-1]:.2f}"
+            yield f"{name} is not shown to be fit to replace one of these raters: {rate}; {close}."
+            continue
+        rate = f"winning rate {test.winning_rates[EPSILONS.index(epsilon)]:.2f} with epsilon {epsilon:g}"
+        yield (
+            f"{name} may replace one of these raters by the alternative annotator test ({rate}, as for "
+            f"{_PEOPLE_OF[epsilon]}): {close}."
+        )
+
+
+LEAST_ALPHA = 0.667
+"""Below this alpha, ratings bear no conclusions, not even tentative ones (K. Krippendorff, "Content Analysis" (2004),
+section 11.4)."""
+
+
+def disagreement_sentences(people: RaterAgreement | None) -> Iterator[str]:
+    """Yield a warning if people clearly agree too little among themselves to be a measure for judges."""
+    if people is not None and people.alpha.high is not None and people.alpha.high < LEAST_ALPHA:
+        yield (
+            f"These raters hardly agree with each other, with an alpha of {figure_text(people.alpha)}; below "
+            f"{LEAST_ALPHA:g}, ratings bear no conclusions: how far judges agree with them tells little of the judges."
+        )
 
 
 def _is_clear(p: float | None) -> bool:
     return p is not None and p < CLEAR
-
-
-FAMILY = "p below 0.05, corrected by Holm for all claims of this report"
 
 
 def _groups(group: GroupStatistics) -> Iterator[str]:
@@ -311,23 +452,49 @@ def _groups(group: GroupStatistics) -> Iterator[str]:
         yield f"Groups by {group.by} cannot be compared, because {group.reason}."
         return
     yield from _groups_of_people(group)
-    first, asked = group.means[0], [pair for pair in group.differences if pair.p is None and pair.difference.is_known]
+    yield from _unequal_agreement(group)
+    first, open_differences = (
+        group.means[0],
+        [pair for pair in group.differences if pair.p is None and pair.difference.is_known],
+    )
     if first.ranks is not None:
         yield (
             f"By {group.by}, in the judges' opinion: {first.name} has the panel's highest mean, and is first by it "
             f"with probability {first.ranks[0]:.2f}."
         )
-    for pair in asked:
+    for pair in open_differences:
         yield _asked(pair)
     others = [pair for pair in group.differences if pair.p is not None]
     if others:
-        count = _clear_of(others, "other " if asked else "")
+        count = _clear_of(others, "other " if open_differences else "")
         yield f"In the judges' opinion {count} by {group.by} are clear of chance ({FAMILY})."
 
 
+def _unequal_agreement(group: GroupStatistics) -> Iterator[str]:
+    """Yield which raters follow people better in some groups than in others, or favour some groups."""
+    for rater in group.agreement:
+        name = "The panel" if rater.voice == "panel" else rater.voice
+        if _is_clear(rater.pearson_p):
+            ranked = sorted(rater.groups, key=lambda one: -(one.pearson.value or 0.0))
+            best, worst = ranked[0], ranked[-1]
+            yield (
+                f"{name} does not follow these raters equally well in all groups by {group.by}: with a correlation of "
+                f"{figure_text(best.pearson)} in {best.name}, and of {figure_text(worst.pearson)} in {worst.name}."
+            )
+        if _is_clear(rater.bias_p):
+            off = sorted(rater.groups, key=lambda one: -(one.bias.value or 0.0))
+            yield (
+                f"{name} favours some groups by {group.by} beside these raters: it gives {off[0].name} "
+                f"{difference_text(off[0].bias)} than they do, and {off[-1].name} {difference_text(off[-1].bias)}."
+            )
+    tested = [p for rater in group.agreement for p in (rater.pearson_p, rater.bias_p) if p is not None]
+    if tested and not any(map(_is_clear, tested)):
+        yield f"No judge is seen to follow these raters better, or to favour a group, by {group.by}."
+
+
 def _groups_of_people(group: GroupStatistics) -> Iterator[str]:
-    known = [pair for pair in group.people_differences if pair.p is not None]
-    if not known:
+    tested = [pair for pair in group.people_differences if pair.p is not None]
+    if not tested:
         if group.people_reason is not None:
             yield f"What people would say of the groups by {group.by} cannot be said, because {group.people_reason}."
         return
@@ -337,8 +504,8 @@ def _groups_of_people(group: GroupStatistics) -> Iterator[str]:
             f"By {group.by}, in these raters' opinion: {best.name} is likeliest to have the highest mean of all its "
             f"items, with probability {best.people_ranks[0]:.2f}; its mean would be {figure_text(best.people)}."
         )
-    clear = [pair for pair in known if _is_clear(pair.p)]
-    yield f"In these raters' opinion {_clear_of(known)} by {group.by} are clear of chance ({FAMILY})."
+    clear = [pair for pair in tested if _is_clear(pair.p)]
+    yield f"In these raters' opinion {_clear_of(tested)} by {group.by} are clear of chance ({FAMILY})."
     against = [pair for pair in group.differences if _is_clear(pair.p) and _is_opposed(pair, clear)]
     if against:
         names = ", ".join(f"{pair.first} and {pair.second}" for pair in against[:NAMED_MOST])
@@ -380,8 +547,12 @@ def calibration_sentences(raters: Sequence[CalibratedRater]) -> Iterator[str]:
         return
     yield (
         f"Calibrated ({whole.method}, learned on {whole.learned_on:,} rated items), {name}'s mean is "
-        f"{figure_text(whole.calibrated)} instead of {figure_text(whole.raw)}; that the map "
-        "itself may err is not in this interval."
+        f"{figure_text(whole.calibrated)} instead of {figure_text(whole.raw)}; "
+        + (
+            "that the map may err is in this interval, which speaks of the people whom it was learned from."
+            if whole.map_counts
+            else "that the map itself may err is not in this interval."
+        )
     )
     differing = list(dict.fromkeys(part for rater in raters for part in rater.differing))
     if differing:
@@ -409,6 +580,25 @@ def panel_sentences(dimension: ReportDimension) -> Iterator[str]:
         )
 
 
+def component_sentences(components: Sequence[VarianceComponents]) -> Iterator[str]:
+    """Yield how much of the variance of the judges' scores lies between items, and what more judges would buy."""
+    judges = next((entry for entry in components if entry.of == "judges"), None)
+    if judges is None or judges.reason is not None:
+        return
+    largest = sorted(judges.components, key=lambda part: -part.share)
+    shares = ", ".join(f"{percent(part.share)} {part.source}" for part in largest if part.share >= LEAST_SHARE)
+    present, *others = judges.designs
+    more = [f"{other.generalizability:.2f} with {other.design}" for other in others if other.items == present.items]
+    yield (
+        f"The variance of the judges' scores by source: {shares}. Their mean tells items apart with a generalizability "
+        f"coefficient of {present.generalizability:.2f}{f'; it would be {joined(more)}' if more else ''}."
+    )
+
+
+LEAST_SHARE = 0.01
+"""Smaller shares of the variance are not named."""
+
+
 def label_sentences(shares: Sequence[LabelShare]) -> Iterator[str]:
     """Yield how common each label is."""
     for share in shares[:MOST_LABELS]:
@@ -433,7 +623,7 @@ def preference_sentences(pairs: PreferenceStatistics | None) -> Iterator[str]:
         )
         yield f"{who} orders the lists as people do with a Kendall's tau of {figure_text(whole.tau)}{beside}."
     if not pairs.contestants:
-        yield f"Who is the best of those compared cannot be said, because {pairs.reason}."
+        yield f"Which of those compared is best cannot be said, because {pairs.reason}."
         return
     first = pairs.contestants[0]
     if pairs.reason is None:

@@ -12,7 +12,8 @@ fractions of what may be staked; half of the error is for bets on more than m an
 Items drawn at random without replacement from `population` ones (their section 5) narrow it further: the odds follow
 from the items that remain. Their random order is the only condition.
 
-`answer_of` answers a job's question from its scores so far.
+`answer_of` answers a job's question from its scores so far. `drift_rank` and `drift_evidence` tell whether a judge that
+scores the same items again and again has changed.
 """
 
 from __future__ import annotations
@@ -330,3 +331,51 @@ def _inquiry(question: Question, bounds: tuple[int, int], population: int) -> In
     else:
         goal = NoWiderThan(question.width or 0.0)
     return Inquiry(goal, low, high, population, confidence=question.confidence)
+
+
+TILTS = np.array([-4.0, -2.0, 2.0, 4.0])
+"""How strongly one bets on low (below 0) and on high ranks."""
+START_EVERY = 20
+FIRST_START = 0.5
+"""The share of the capital that is staked from the first judgement on; the rest begins later."""
+DRIFT_ERROR = 0.05
+"""The probability that a judge who has not changed is ever said to have changed."""
+
+
+def drift_rank(before: Sequence[float], score: float, chance: float) -> float:
+    """Return the rank of a new score of an item among that item's own scores `before` and itself, between 0 and 1; ties
+    are broken by `chance`, a uniform number.
+
+    While the judge stays the same, an item's scores are exchangeable, so these ranks are independent and uniform
+    whatever the scores' distribution (a smoothed conformal p-value: V. Vovk, I. Nouretdinov and A. Gammerman, "Testing
+    exchangeability on-line", ICML 2003). That the items differ, and are judged repeatedly, makes no difference.
+    """
+    earlier = np.asarray(before, dtype=np.float64)
+    below, ties = int((earlier < score - NEARLY).sum()), int((np.abs(earlier - score) <= NEARLY).sum()) + 1
+    return (below + chance * ties) / (len(earlier) + 1)
+
+
+def drift_evidence(ranks: Floats) -> Floats:
+    """Return the evidence of a change after each rank: the capital of a gambler who starts with 1.
+
+    Each bet is fair if ranks are uniform, so the capital is a martingale and reaches 1/a with probability a at most,
+    however often and for however long one looks (J. Ville, 1939): a conformal test martingale. Bets multiply by
+    t exp(t rank) / (exp(t) - 1) for each tilt t. Half of the capital bets from the first judgement on, and the rest
+    from each 20th, with weights that fall as j^-1.1, so that a later change is found, too: a mixture over when the
+    change began (V. Vovk, "Testing randomness online", Statistical Science 36 (2021), 595-611).
+    """
+    count = len(ranks)
+    gains = np.log(TILTS / np.expm1(TILTS)) + TILTS * ranks[:, None]
+    earned = np.concatenate([np.zeros((1, len(TILTS))), np.cumsum(gains, axis=0)])
+    evidence, waiting = np.zeros(count), 1.0
+    for number, start in enumerate(range(0, count, START_EVERY)):
+        weight = FIRST_START if number == 0 else (1 - FIRST_START) * number**-LATER / LATER_SUM
+        waiting -= weight
+        evidence[:start] += weight
+        evidence[start:] += weight * np.exp(_log_mean((earned[start + 1 :] - earned[start]).T[None])[0])
+    return evidence + waiting
+
+
+LATER = 1.1
+LATER_SUM = 10.5844484649508
+"""The sum of j^-1.1 over all j >= 1 (Riemann's zeta function)."""

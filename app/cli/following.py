@@ -124,6 +124,8 @@ class JobProgress:
         facts.append(
             f"{self._sight.open_here:,}{limit} calls open" + (f" (+{others:,} of other jobs)" if others else "")
         )
+        if status.money:
+            facts.append(status.money)
         if running:  # the units that a cancelled job closes count as done and as failed
             facts += [
                 counted(counters[name], singular, many) for name, singular, many in TROUBLES if counters.get(name)

@@ -1,10 +1,11 @@
-"""`dicast jobs list|show|cancel|resume|delete|export`."""
+"""`dicast jobs list|show|cancel|resume|delete|export`, and `dicast batches list|show|cancel`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,15 @@ from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application, show_report
+from dicast.app.domain.price import shown
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import printable
+from dicast.app.ledger.batches import BatchRecord
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.operator import waiting
 from dicast.app.operator.jobs import cancel, delete, filed_report, outcome_of_cancel, results_of, resume
+from dicast.app.operator.spending import Spend, budget_standings, spend_csv, spend_keys, spend_lines, summed
 from dicast.app.reports.terminal import print_heat_map
 from dicast.errors import Exit
 
@@ -82,6 +86,48 @@ def show_job(terminal: Terminal, job_id: str, *, json: bool) -> None:
         print_heat_map(report, terminal.out)
 
 
+def show_spending(terminal: Terminal, by: str, since: str, *, csv: bool, json: bool) -> None:
+    """Print what calls have cost, and where budgets stand. Raises `WrongSpendKey`, `Refused`."""
+    keys = spend_keys(by)
+    try:
+        date.fromisoformat(since or "2026-01-01")
+    except ValueError:
+        raise Refused(f"--since: a day as in 2026-11-24 is wanted, got {since!r}") from None
+    dicast = application(terminal)
+    sums, standings = summed(spend_lines(dicast, since), keys), budget_standings(dicast)
+    if csv:
+        terminal.emit(spend_csv(sums, keys).rstrip("\n"))
+        return
+    if json:
+        document = {
+            "spend": [total.model_dump(mode="json", exclude_none=True) for total in sums],
+            "budgets": [standing.model_dump(mode="json") for standing in standings],
+        }
+        _print_json(terminal, document)
+        return
+    if not sums and not standings:
+        terminal.say("No call has been made.")
+        return
+    if sums:
+        terminal.out.print(_spending(sums, keys))
+    for standing in standings:
+        terminal.out.print(Text(standing.sentence()), soft_wrap=True)
+
+
+def _spending(sums: Sequence[Spend], keys: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for key in keys:
+        table.add_column(key, overflow="fold")
+    for title in ("calls", "tokens in", "out", "spent", "unknown, at most"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for total in sums:
+        spent = shown(total.spent, total.currency) if total.currency else "unpriced"
+        unknown = shown(total.unknown, total.currency) if total.unknown else ""
+        names = [Text(printable(getattr(total, key), 60)) for key in keys]
+        table.add_row(*names, f"{total.calls:,}", f"{total.input_tokens:,}", f"{total.output_tokens:,}", spent, unknown)
+    return table
+
+
 def cancel_job(terminal: Terminal, job_id: str) -> None:
     dicast = application(terminal)
     before = cancel(dicast, job_id)
@@ -94,9 +140,12 @@ def cancel_job(terminal: Terminal, job_id: str) -> None:
         terminal.say(f"Nothing to do: job {job_id} was {before} already.")
 
 
-def resume_job(terminal: Terminal, job_id: str) -> None:
+def resume_job(
+    terminal: Terminal, job_id: str, *, max_cost: str | None = None, max_tokens: int | None = None,
+    max_calls: int | None = None,
+) -> None:  # fmt: skip
     dicast = application(terminal)
-    resumed = resume(dicast, job_id)
+    resumed = resume(dicast, job_id, max_cost=max_cost, max_tokens=max_tokens, max_calls=max_calls)
     dicast.record(operator(), "job.resume", job_id, "done" if resumed else "nothing to do")
     if resumed:
         terminal.say(f"Resumed: what has no score is judged again.\n  dicast jobs watch {job_id}")
@@ -128,7 +177,7 @@ def export_job(
     terminal: Terminal, job_id: str, format: Literal["csv", "jsonl", "parquet"], to: str, *, panel: bool = False
 ) -> None:
     """Write the opinions, or the `panel`'s scores. Raises `UnknownJob`, `JobNotEnded`, `ResultsAway` or OSError."""
-    from dicast.app.reports.exports import export  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.collecting import export  # noqa: PLC0415  (takes long to load)
 
     report, root = results_of(application(terminal), job_id)
     if panel:
@@ -140,6 +189,68 @@ def export_job(
         return
     export(root, job_id, format, to)
     terminal.say(f"{report.scored + report.failed:,} opinions in {to}")
+
+
+def show_batches(terminal: Terminal, *, over: bool, json: bool) -> None:
+    """List the batches at providers, and with `over` also the last ones that are over."""
+    ledger = application(terminal).existing_ledger
+    batches, ended = ledger.batches(), ledger.batches_over() if over else []
+    if json:
+        _print_json(terminal, [*map(_plain_batch, batches), *ended])
+        return
+    if not batches and not ended:
+        terminal.say("There are no batches.")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("batch", "job", "pool", "model", "requests", "since", "state"):
+        table.add_column(title, no_wrap=title in ("batch", "job"), justify="right" if title == "requests" else "left")
+    for batch in batches:
+        since = _since(round(1000 * (batch.sent_at or batch.formed_at)))
+        row = (batch.name, batch.lane.job, batch.pool, batch.model, f"{batch.requests:,}", since, batch.progress)
+        table.add_row(*(Text(printable(text, 80)) for text in row))
+    for entry in ended:
+        since = _since(round(1000 * entry["over_at"]))
+        names = (entry["name"], entry["job"], entry["pool"], entry["model"], f"{entry['requests']:,}", since)
+        table.add_row(*(Text(printable(text, 80), style="dim") for text in (*names, f"over: {entry['end']}")))
+    terminal.out.print(table)
+
+
+def show_batch(terminal: Terminal, name: str, *, json: bool) -> Exit:
+    """Show a batch, also one of the last that are over."""
+    ledger = application(terminal).existing_ledger
+    present = next((batch for batch in ledger.batches() if batch.name == name), None)
+    document = _plain_batch(present) if present is not None else None
+    document = document or next((entry for entry in ledger.batches_over() if entry["name"] == name), None)
+    if document is None:
+        terminal.say(f"There is no batch {name!r}; dicast batches list --all shows them.")
+        return Exit.REFUSED
+    if json:
+        _print_json(terminal, document)
+        return Exit.OK
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for key, value in document.items():
+        if value not in ("", 0, 0.0, None, []):
+            text = f"{_local(round(1000 * value)):%Y-%m-%d %H:%M:%S}" if key.endswith(("_at", "_since")) else str(value)
+            table.add_row(Text(key.replace("_", " "), style="dim"), Text(printable(text, 400)))
+    terminal.out.print(table)
+    return Exit.OK
+
+
+def cancel_one_batch(terminal: Terminal, name: str) -> Exit:
+    dicast = application(terminal)
+    if not dicast.ledger.cancel_batch(name):
+        terminal.say(f"There is no batch {name!r}; dicast batches list shows them.")
+        return Exit.REFUSED
+    dicast.record(operator(), "batch.cancel", name, "done")
+    terminal.say(f"Batch {name} is being cancelled: what was done of it counts.")
+    return Exit.OK
+
+
+def _plain_batch(batch: BatchRecord) -> dict[str, Any]:
+    fields = asdict(batch)
+    lane = fields.pop("lane")
+    del fields["turn"]
+    return {**fields, "job": lane[0], "lane": lane[2], "progress": batch.progress}
 
 
 def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None:
@@ -155,6 +266,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         + (f" of {status.limit:,}" if status.limit else "")
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
         f"{status.counters['requeues']:,} requeues",
+        **({"cost": status.money} if status.money else {}),
         **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
         **({"why": printable(status.why)} if status.why else {}),
         **({"waits": printable(status.waits_for, 400)} if status.waits_for is not None else {}),

@@ -24,6 +24,10 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="Metadata that says which items belong together, as answers to one question."),
 ]
+These = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WHAT", help="Take these `items`, `raters` or `clusters` for all there is; may be repeated."),
+]
 Page = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write it as one HTML file, complete in itself, instead."),
@@ -32,9 +36,10 @@ Page = Annotated[
 
 def add_to(cli: typer.Typer) -> None:
     """Register the commands."""
-    for command in (report, compare, sample, panel, calibrate):
+    for command in (report, compare, sample, panel, calibrate, certify, watch, verify):
         cli.command(no_args_is_help=True)(command)
     cli.command()(rubrics)
+    cli.command()(schema)
 
 
 def report(
@@ -42,6 +47,7 @@ def report(
     job: FinishedJob,
     by: By = None,
     cluster: Cluster = None,
+    these: These = None,
     again: Annotated[bool, typer.Option("--again", help="Compute anew what the report holds already.")] = False,
     output: Page = None,
     ratings: Annotated[
@@ -50,27 +56,32 @@ def report(
     forget_ratings: Annotated[
         bool, typer.Option("--forget-ratings", help="Take back all ratings that were added since the job has ended.")
     ] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Show all tables and figures, too.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show a finished job's report and what is known of its judges.
+    """Show a finished job's report: what is best, and what to trust.
 
     \b
       dicast report JOB
+      dicast report JOB --all
       dicast report JOB --by system --cluster question
       dicast report JOB -o report.html
       dicast report JOB --ratings FILE
 
-    Agreement with people, bias, what people would have said, groups: each with its interval, or why it cannot be said.
-    What the job asks for and is not computed yet is computed now and kept in report.json. --by and --cluster are
-    another view, which changes nothing there. Needs `pip install -e '.[scores]'`.
+    --all adds agreement with people, bias, what people would have said, groups: each with its interval, or why it
+    cannot be said. What the job asks for and is not computed yet is computed now and kept in report.json. --by,
+    --cluster and --these are another view, which changes nothing there. Needs `pip install -e '.[scores]'`.
     """
     from dicast.app.cli.statistics import show_statistics
 
     if json and output is not None:
         raise typer.BadParameter("--json and --output are two forms: give one")
+    for what in these or []:
+        if what not in ("items", "raters", "clusters"):
+            raise typer.BadParameter(f"--these {what}: one of items, raters and clusters is wanted")
     show_statistics(
-        context.obj, job, by or [], cluster, recompute=again, json=json, page=output, ratings=ratings,
-        forget_ratings=forget_ratings,
+        context.obj, job, by or [], cluster, these or [], recompute=again, json=json, page=output,
+        ratings=ratings, forget_ratings=forget_ratings, whole=whole,
     )  # fmt: skip
 
 
@@ -106,18 +117,32 @@ def compare(
 def sample(
     context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job's file, YAML or JSON.")],
-    size: Annotated[int, typer.Option("--size", "-n", min=1, help="How many items people should rate.")],
-    to: Annotated[str, typer.Option(metavar="FILE", help="Where to: a new file, .csv or .jsonl.")],
+    size: Annotated[int | None, typer.Option("--size", "-n", min=1, help="How many items people should rate.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="FILE", help="Where to: a new file, .csv or .jsonl.")] = None,
     strata: Annotated[
         str | None, typer.Option("--by", metavar="COLUMN", help="Draw from each value of this metadata its share.")
     ] = None,
     disagreement_of: Annotated[
         str | None, typer.Option(metavar="JOB", help="Draw where this finished job's judges disagreed, more likely.")
     ] = None,
+    pilot: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Plan by what this finished job's judges say, and by its ratings, if any."),
+    ] = None,
+    neyman: Annotated[
+        bool, typer.Option("--neyman", help="Draw items about which people and judges differ more, more likely.")
+    ] = False,
+    cost: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="With --neyman: metadata that says what rating an item costs.")
+    ] = None,
+    width: Annotated[
+        float | None, typer.Option(min=0, metavar="POINTS", help="Say whether people's mean is known this exactly.")
+    ] = None,
     rater: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Who rates; a row each. May be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same items.")] = 1,
+    json: AsJson = False,
 ) -> None:
     """Draw the items that people should rate, as a file to fill in.
 
@@ -125,17 +150,29 @@ def sample(
       dicast sample job.yaml -n 200 --to ratings.csv
       dicast sample job.yaml -n 200 --to ratings.csv --by system --rater ada --rater ben
       dicast sample job.yaml -n 200 --to ratings.csv --disagreement-of JOB
+      dicast sample job.yaml -n 200 --to ratings.csv --pilot JOB --neyman
+      dicast sample job.yaml --pilot JOB --width 0.2     what ratings buy, and whether there are enough
 
     No judge's score is in it. Filled in, it is what `ratings:` reads; a sample that is not drawn evenly carries each
     item's probability, which the statistics need.
     """
-    from dicast.app.cli.statistics import sample_job
+    from dicast.app.cli.statistics import sample_job, show_rating_plan
     from dicast.app.submission.sampling import SampleOptions
 
-    if strata is not None and disagreement_of is not None:
-        raise typer.BadParameter("--by and --disagreement-of are two ways of drawing: give one")
-    wishes = SampleOptions(size=size, strata=strata, raters=rater or (), seed=seed)
-    sample_job(context.obj, job, to, wishes, disagreement_of)
+    if (strata is not None) + (disagreement_of is not None) + neyman > 1:
+        raise typer.BadParameter("--by, --disagreement-of and --neyman are ways of drawing: give one")
+    if (neyman or width is not None) and pilot is None:
+        raise typer.BadParameter("--neyman and --width need a finished job: --pilot JOB")
+    if cost is not None and not neyman:
+        raise typer.BadParameter("--cost belongs to --neyman")
+    if (size is None) != (to is None) or (size is None and pilot is None):
+        raise typer.BadParameter("to draw a sample, give --size and --to; to plan one, --pilot JOB")
+    if pilot is not None and (size is None or json):
+        show_rating_plan(context.obj, pilot, width, json=json)
+    if size is None or to is None:
+        return
+    wishes = SampleOptions(size=size, strata=strata, raters=rater or (), seed=seed, cost=cost)
+    sample_job(context.obj, job, to, wishes, disagreement_of, pilot if neyman else None)
 
 
 def panel(
@@ -151,9 +188,19 @@ def panel(
     reach: Annotated[
         float | None, typer.Option(min=0, max=1, metavar="X", help="Name the cheapest panel that reaches this.")
     ] = None,
+    agree: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="X", help="Learn when these judges may decide, so that people agree."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0, max=1, metavar="X", help="With --agree: how sure that is to be.")
+    ] = 0.9,
+    within: Annotated[
+        float, typer.Option(min=0, metavar="POINTS", help="With --agree: how near people's mean must be.")
+    ] = 0.5,
     cost: Annotated[
         list[str] | None,
-        typer.Option(metavar="JUDGE=X", help="What a judge costs an item; for all judges, or none (then a call each)."),
+        typer.Option(metavar="JUDGE=X", help="What a judge costs an item; for all judges, or none."),
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw agreement against cost, .svg or .png.")] = None,
     json: AsJson = False,
@@ -163,11 +210,20 @@ def panel(
     \b
       dicast panel JOB --reach 0.7
       dicast panel JOB --cost large=0.9 --cost small=0.1 --plot panels.svg
+      dicast panel JOB --agree 0.8 --confidence 0.9
+
+    Without --cost, judges cost what their calls have cost an item, or a call each where a model has no price.
 
     Every panel is tried, with every way of combining its scores; what is told of it is measured on items that had no
     say in choosing it.
     """
-    from dicast.app.cli.statistics import PanelQuery, show_panels
+    from dicast.app.cli.statistics import PanelQuery, show_panels, show_trusted_panels
+
+    if agree is not None:
+        if not (0 < agree < 1 and 0 < confidence < 1):
+            raise typer.BadParameter("--agree and --confidence lie between 0 and 1")
+        show_trusted_panels(context.obj, job, dimension or [], agree, confidence, within, json=json)
+        return
 
     wishes = PanelQuery(dimension or (), largest, measure, reach, cost or ())
     show_panels(context.obj, job, wishes, plot=plot, json=json)
@@ -200,6 +256,73 @@ def calibrate(
     calibrate_job(context.obj, job, out, method=method, dimensions=dimension or [], json=json)
 
 
+Local = Annotated[bool, typer.Option("--local", help="Start all that is needed, as `dicast run --local` does.")]
+
+
+def certify(
+    context: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job's file, YAML or JSON.")],
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to, .json; replaced if it is there.")],
+    replicates: Annotated[int, typer.Option(min=2, max=100, help="How often each item is judged.")] = 5,
+    anchors: Annotated[int, typer.Option(min=1, max=1000, help="How many items `dicast watch` may judge again.")] = 60,
+    days: Annotated[float, typer.Option(min=0, help="After how many days it expires.")] = 90,
+    local: Local = False,
+    json: AsJson = False,
+) -> None:
+    """Measure a job's judges, and write a certificate.
+
+    \b
+      dicast certify job.yaml -o certificate.json
+      dicast watch certificate.json              each day, from then on
+      dicast gate JOB --certificate certificate.json
+
+    The job is judged several times over, with the probes for verbosity, attacks and, of pairs, position. The
+    certificate holds for these judges, models as they answered, prompt and rubrics alone.
+    """
+    from dicast.app.cli.run import certify_judges
+
+    code = certify_judges(
+        context.obj, job, out, replicates=replicates, anchors=anchors, days=days, local=local, json=json
+    )
+    raise typer.Exit(code)
+
+
+def watch(
+    context: typer.Context,
+    certificate: Annotated[str, typer.Argument(metavar="FILE", help="A certificate, from `dicast certify`.")],
+    size: Annotated[int, typer.Option("--size", "-n", min=1, max=1000, help="How many anchors to judge now.")] = 3,
+    look: Annotated[bool, typer.Option("--look", help="Judge nothing; only say what is known.")] = False,
+    local: Local = False,
+    json: AsJson = False,
+) -> None:
+    """Judge a few anchors again, and say whether a judge has changed.
+
+    \b
+      dicast watch certificate.json              from a timer, once a day
+      dicast watch certificate.json --look
+
+    The test holds however often one looks: a judge that stays as it is is ever said to have changed with a probability
+    of 5 % at most. Exit codes: 0 no change is seen, 4 a judge has changed, 5 the certificate does not hold any more.
+    """
+    from dicast.app.cli.run import watch_judges
+
+    raise typer.Exit(watch_judges(context.obj, certificate, size, look=look, local=local, json=json))
+
+
+def verify(context: typer.Context, job: FinishedJob, json: AsJson = False) -> None:
+    """Compare a finished job's files with its run.lock.
+
+    \b
+      dicast verify JOB
+
+    run.lock has the digests of the job, its items, prompt, rubrics and judges, the models as they answered, the
+    versions, and the results. Exit code 1 if anything differs.
+    """
+    from dicast.app.cli.statistics import verify_files
+
+    raise typer.Exit(verify_files(context.obj, job, json=json))
+
+
 def rubrics(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one whole.")] = None,
@@ -217,6 +340,25 @@ def rubrics(
     show_rubrics(context.obj, name)
 
 
+def schema(
+    context: typer.Context,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file, not to the terminal.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a job's file, for editors.
+
+    \b
+      dicast schema -o job.schema.json
+
+    An editor with a YAML language server completes and checks a job whose first line is
+    `# yaml-language-server: $schema=job.schema.json`.
+    """
+    from dicast.app.cli.machine import show_schema
+
+    show_schema(context.obj, output)
+
+
 FailUnder = Annotated[
     list[str] | None,
     typer.Option(metavar="DIMENSION=SCORE", help="Fail if the panel's mean is below this; may be repeated."),
@@ -226,6 +368,9 @@ Confident = Annotated[
 ]
 MaxErrors = Annotated[
     str | None, typer.Option(metavar="SHARE", help="Fail if more units have no score: 1% or 0.01. 0: none may.")
+]
+MostCost = Annotated[
+    str | None, typer.Option("--max-cost", metavar="AMOUNT", help="Fail if its calls may have cost more than this.")
 ]
 NotWorseThan = Annotated[
     str | None,
@@ -238,11 +383,20 @@ MinAgreement = Annotated[
 Calibrated = Annotated[
     bool, typer.Option("--calibrated", help="Take calibrated scores; refuse where the calibration is not for this job.")
 ]
+GateCertificate = Annotated[
+    str | None, typer.Option("--certificate", metavar="FILE", help="Fail unless this certificate holds for the judges.")
+]
 Junit = Annotated[str | None, typer.Option(metavar="FILE", help="Write JUnit XML, a test case a check.")]
 JunitItems = Annotated[bool, typer.Option("--junit-items", help="With a test case an item, too.")]
 GateCsv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write the checks as CSV.")]
 Summary = Annotated[
     bool, typer.Option("--summary", help="A Markdown summary, to $GITHUB_STEP_SUMMARY or else standard output.")
+]
+Comment = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the Markdown summary as a pull request's comment.")
+]
+Link = Annotated[
+    str | None, typer.Option(metavar="URL", help="Where the summary's readers find the report; on GitHub, the run.")
 ]
 
 
@@ -257,14 +411,18 @@ def gate(
     fail_under: FailUnder = None,
     confident: Confident = False,
     max_errors: MaxErrors = None,
+    max_cost: MostCost = None,
     not_worse_than: NotWorseThan = None,
     shift: Shift = None,
     min_agreement: MinAgreement = None,
     calibrated: Calibrated = False,
+    certificate: GateCertificate = None,
     junit: Junit = None,
     junit_items: JunitItems = False,
     csv: GateCsv = None,
     summary: Summary = False,
+    comment: Comment = None,
+    link: Link = None,
     json: AsJson = False,
 ) -> None:
     """Say whether a finished job passes its quality gate.
@@ -282,8 +440,8 @@ def gate(
     from dicast.app.cli.quality_gate import QualityGateOptions, decide_job
 
     overrides = demands(
-        confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
-        min_agreement=min_agreement, calibrated=calibrated,
+        confident=confident, max_errors=max_errors, max_cost=max_cost, not_worse_than=not_worse_than, shift=shift,
+        min_agreement=min_agreement, calibrated=calibrated, certificate=certificate,
     )  # fmt: skip
-    options = QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary)
+    options = QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary, comment, link)
     raise typer.Exit(decide_job(context.obj, job, options, json=json))

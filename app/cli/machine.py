@@ -1,16 +1,21 @@
-"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `health`, `metrics`, `init`.
+"""Commands that concern this machine: `dicast stop`, `serve`, `doctor`, `health`, `metrics`, `init`, `demo`,
+`cache`.
 
 `dicast stop` ends the processes that Dicast started on this machine and left running for others. `dicast doctor` prints
 its findings as they are made; colour and exit code show the worst. `dicast metrics` prints one scrape of the store.
 `dicast health` says whether the worker of this host works. `dicast init` makes a job file and a pools file to begin
-with.
+with. `dicast demo` shows what Dicast does, from recorded judgements. `dicast cache` looks after the opinions that are
+kept here to be used again.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -22,12 +27,16 @@ from dicast import config
 from dicast.app import logs
 from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
-from dicast.app.cli.run import application
+from dicast.app.cli.local_worker import early_worker
+from dicast.app.cli.run import RunOptions, application, run_job
 from dicast.app.cluster import snapshot
 from dicast.app.cluster.metrics import SharedCollector
-from dicast.app.domain.text import counted
+from dicast.app.domain.deadlines import seconds
+from dicast.app.domain.text import counted, printable
 from dicast.app.operator.doctor import Finding, Severity, examine
 from dicast.app.providers.local import running_local_model, stop_local_model
+from dicast.app.reports.opinion_cache import OpinionCache
+from dicast.app.submission.job_file import file_schema
 from dicast.config.settings import DEFAULTS, environment
 from dicast.errors import Exit
 from dicast.workers.store import embedded
@@ -62,7 +71,7 @@ def run_server(terminal: Terminal, host: str | None, port: int | None) -> None:
     """Serve HTTP until interrupted. Raises `SettingsError`, or `Refused` if the server's packages are not installed."""
     dicast = application(terminal)
     try:
-        from dicast.app.server.serving import serve  # noqa: PLC0415  (needs the extra `server`)
+        from dicast.app.server.interface import serve  # noqa: PLC0415  (needs the extra `server`)
     except ModuleNotFoundError as error:
         raise Refused(f"{error.name} is missing: pip install -e '.[server]'") from None
     logs.configure(dicast.settings.log_level, dicast.secrets())
@@ -126,10 +135,12 @@ def show_metrics(terminal: Terminal) -> None:
 
 
 STARTER = Path(config.__file__).parent
+SCHEMA = "job.schema.json"
+"""The file in which the starter's first line has an editor look."""
 
 
 def make_files(terminal: Terminal, folder: str) -> None:
-    """Write `job.yaml` and `config/pools.toml` into a folder. Existing files stay as they are.
+    """Write `job.yaml`, its schema for editors, and `config/pools.toml` into a folder. Existing files stay as they are.
 
     Raises `Refused` if both exist, OSError.
     """
@@ -143,10 +154,48 @@ def make_files(terminal: Terminal, folder: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
         terminal.say(f"Wrote {target}")
+    if "job.yaml" in new and not (root / SCHEMA).exists():
+        show_schema(terminal, str(root / SCHEMA))
     for name in templates.keys() - new.keys():
         terminal.say(f"Left {root / name} as it is")
     job = root / "job.yaml"
     terminal.say(f"Next:\n  dicast validate {job}\n  dicast run --local {job}")
+
+
+def show_schema(terminal: Terminal, output: str | None) -> None:
+    """Print the JSON Schema of a job's file, or write it to a file. Raises OSError."""
+    text = orjson.dumps(file_schema(), option=orjson.OPT_INDENT_2).decode()
+    if output is None:
+        terminal.emit(text)
+    else:
+        Path(output).write_text(f"{text}\n", encoding="utf-8")
+        terminal.say(f"Schema in {output}")
+
+
+DEMO = STARTER / "demo"
+
+
+def run_demo(terminal: Terminal, folder: str) -> Exit:
+    """Copy the demo's files into a folder, unless they are there, and run its job there from recorded judgements. Uses
+    a store of its own, whatever the settings say. Raises OSError."""
+    root = Path(folder).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    for source in sorted(DEMO.iterdir()):
+        if not (root / source.name).exists():
+            (root / source.name).write_bytes(source.read_bytes())
+    places = {"DICAST_POOLS_FILE": "pools.toml", "DICAST_STATE_DIR": ".dicast", "DICAST_RESULTS_DIR": "results"}
+    os.environ.update({name: str(root / place) for name, place in places.items()})
+    os.environ.update({"REDIS_URL": "", "DICAST_BROKER_URL": "", "DICAST_SERVER_URL": "", "DICAST_NAMESPACE": "dicast"})
+    terminal.say("Three invented help desks, judged by three invented judges. No model is called.", "dim")
+    options = RunOptions(local=True, cassette=str(root / "judgements.jsonl"))
+    with early_worker(None) as early:
+        code = run_job(terminal, str(root / "job.yaml"), None, [], options, early)
+    if code is Exit.OK:
+        terminal.say(
+            f"Look at {root}: job.yaml is the job, ratings.csv what people said.\nNext: `dicast init`, your own texts "
+            "and judges."
+        )
+    return code
 
 
 BEAT_SILENT_S = 30.0
@@ -167,3 +216,59 @@ def check_health(*, beat: bool = False) -> Exit:
         ("; ".join(stuck) or (f"{len(local_nodes)} well" if local_nodes else "no worker of this host is heard")) + "\n"
     )
     return Exit.OK if local_nodes and not stuck else Exit.FAILED
+
+
+def opinion_cache(terminal: Terminal) -> OpinionCache:
+    """Return this machine's cache of opinions."""
+    settings = application(terminal).settings
+    return OpinionCache(settings.state_dir, most_bytes=settings.cache_bytes)
+
+
+def show_cache(terminal: Terminal, *, json: bool) -> None:
+    """Print what the cache holds."""
+    with opinion_cache(terminal) as cache:
+        stats = cache.stats()
+    if json:
+        terminal.emit(orjson.dumps(stats._asdict(), option=orjson.OPT_INDENT_2).decode())
+        return
+    if not stats.entries:
+        terminal.say(f"{cache.path} keeps no opinions. A job with `cache: use` keeps its own.")
+        return
+    ages = " to ".join(_day(ms) for ms in dict.fromkeys((stats.oldest_ms, stats.newest_ms)))
+    terminal.out.print(
+        Text(f"{counted(stats.entries, 'opinion')} of {ages}, {stats.bytes / 1e6:,.1f} MB, in {cache.path}"),
+        soft_wrap=True,
+    )
+    for judge, count in stats.judges.items():
+        terminal.out.print(Text(f"  {count:>9,}  {printable(judge, 60)}"))
+
+
+def _day(ms: int | None) -> str:
+    return datetime.fromtimestamp((ms or 0) / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def prune_cache(terminal: Terminal, older_than: str) -> None:
+    """Remove old opinions. Raises `Refused` if the age is no duration."""
+    try:
+        age_s = seconds(older_than)
+    except ValueError as error:
+        raise Refused(f"--older-than {older_than}: {error}") from None
+    with opinion_cache(terminal) as cache:
+        removed = cache.prune(before_ms=round(1000 * (time.time() - age_s)))
+    terminal.say(f"Removed {counted(removed, 'opinion')} from {cache.path}.")
+
+
+def export_cache(terminal: Terminal, to: str) -> None:
+    """Write all kept opinions to a new file, JSON Lines. Raises `Refused` if there is one already, OSError."""
+    target, written = Path(to), 0
+    with opinion_cache(terminal) as cache, target.open("xb") as file:
+        for line in cache.export():
+            written += file.write(line) > 0
+    terminal.say(f"Wrote {counted(written, 'opinion')} to {target}.")
+
+
+def import_cache(terminal: Terminal, path: str) -> None:
+    """Add the opinions of an export. Those that are kept already stay. Raises `CacheError`, OSError."""
+    with opinion_cache(terminal) as cache:
+        added = cache.add_export(path)
+    terminal.say(f"Added {counted(added, 'opinion')}.")

@@ -17,11 +17,14 @@ import typer
 from dicast.app.cli.console import AsJson
 from dicast.app.cli.judging_commands import (
     Calibrated,
+    Comment,
     Confident,
     FailUnder,
+    GateCertificate,
     GateCsv,
     Junit,
     JunitItems,
+    Link,
     MaxErrors,
     MinAgreement,
     NotWorseThan,
@@ -31,7 +34,7 @@ from dicast.app.cli.judging_commands import (
     demands,
     gate,
 )
-from dicast.app.cli.operator_commands import audit, cluster, fleet, governor, token
+from dicast.app.cli.operator_commands import audit, batches, cache, cluster, fleet, governor, token
 
 cli = typer.Typer(
     name="dicast",
@@ -51,6 +54,8 @@ cli.add_typer(fleet, name="fleet")
 cli.add_typer(token, name="token")
 cli.add_typer(audit, name="audit")
 cli.add_typer(cluster, name="cluster")
+cli.add_typer(batches, name="batches")
+cli.add_typer(cache, name="cache")
 
 
 JobFile = Annotated[str, typer.Argument(metavar="JOB", help="A YAML or JSON file; '-' is standard input (YAML).")]
@@ -63,6 +68,19 @@ Out = Annotated[
     str | None,
     typer.Option("--out", metavar="DIR", help="Put the job's files into DIR/<job id>/, by copying if necessary."),
 ]
+Local = Annotated[
+    bool, typer.Option("--local", help="Start store, worker, beat and local model, and stop them at the end.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check and show the job, like `dicast validate`.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Submit the job, print its id, and exit.")]
+New = Annotated[
+    bool, typer.Option("--new", help="Judge a job anew whose id has ended; its earlier results are moved aside.")
+]
+Cassette = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Make no call: take all opinions from this export of `dicast cache`."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, whatever the job is expected to cost.")]
 Interrupted = Annotated[
     Literal["ask", "detach", "cancel"] | None,
     typer.Option(help="What Ctrl-C does to the job. Default: ask on a terminal, else detach (with --local: cancel)."),
@@ -106,16 +124,12 @@ def _every_command(
 def run(
     context: typer.Context,
     job: JobFile,
-    local: Annotated[
-        bool, typer.Option("--local", help="Start store, worker, beat and local model, and stop them at the end.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check and show the job, like `dicast validate`.")
-    ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Submit the job, print its id, and exit.")] = False,
-    new: Annotated[
-        bool, typer.Option("--new", help="Judge a job anew whose id has ended; its earlier results are moved aside.")
-    ] = False,
+    local: Local = False,
+    dry_run: DryRun = False,
+    detach: Detach = False,
+    new: New = False,
+    cassette: Cassette = None,
+    yes: Yes = False,
     json: AsJson = False,
     out: Out = None,
     project: Project = None,
@@ -128,10 +142,13 @@ def run(
     shift: Shift = None,
     min_agreement: MinAgreement = None,
     calibrated: Calibrated = False,
+    certificate: GateCertificate = None,
     junit: Junit = None,
     junit_items: JunitItems = False,
     csv: GateCsv = None,
     summary: Summary = False,
+    comment: Comment = None,
+    link: Link = None,
 ) -> None:
     """Submit a job, show its progress, and print its report.
 
@@ -144,8 +161,8 @@ def run(
       dicast run job.yaml --fail-under clarity=4.2 --max-errors 1%
 
     With a gate (`gate:` in the job, or these options) the exit code tells whether the results pass: see `dicast gate`.
-    Progress goes to standard error. A job that has an id is judged only once: running it again says when that was, and
-    shows its report; --new judges it anew.
+    Progress goes to standard error. A person is asked before a job that is to cost more than DICAST_CONFIRM_ABOVE. One
+    that has an id is judged only once: running it again says when that was, and shows its report; --new judges it anew.
     """
     from dicast.app.cli.local_worker import early_worker
 
@@ -155,12 +172,12 @@ def run(
 
         overrides = demands(
             confident=confident, max_errors=max_errors, not_worse_than=not_worse_than, shift=shift,
-            min_agreement=min_agreement, calibrated=calibrated,
+            min_agreement=min_agreement, calibrated=calibrated, certificate=certificate,
         )  # fmt: skip
         options = RunOptions(
             json=json, out=out, on_interrupt=_unless_ask(on_interrupt), local=local, detach=detach, dry_run=dry_run,
-            new=new,
-            gate=QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary),
+            new=new, cassette=cassette, yes=yes,
+            gate=QualityGateOptions(overrides, fail_under or (), junit, junit_items, csv, summary, comment, link),
         )  # fmt: skip
         raise typer.Exit(run_job(context.obj, job, project, assignments or [], options, early))
 
@@ -183,6 +200,34 @@ def validate(
     validate_job(context.obj, job, project, assignments or [], json=json)
 
 
+@cli.command(no_args_is_help=True)
+def quote(
+    context: typer.Context,
+    job: JobFile,
+    pilot: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1000, help="Make up to N real calls first."),
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Start what a pilot needs, and stop it at the end.")] = False,
+    json: AsJson = False,
+    project: Project = None,
+    assignments: Assignments = None,
+) -> None:
+    """Tell what a job will take: calls, tokens, money and minutes.
+
+    \b
+      dicast quote job.yaml                          from earlier jobs, or a guess
+      dicast quote job.yaml --pilot 30               from 30 real calls
+      dicast quote job.yaml --set cache=use --json
+
+    Without --pilot nothing is called. A pilot is a job of its own, which is paid for and keeps its opinions: a job with
+    `cache: use` takes them as its results.
+    """
+    from dicast.app.cli.run import quote_job
+
+    quote_job(context.obj, job, project, assignments or [], pilot=pilot, local=local, json=json)
+
+
 @cli.command()
 def init(
     context: typer.Context,
@@ -192,6 +237,21 @@ def init(
     from dicast.app.cli.machine import make_files
 
     make_files(context.obj, folder)
+
+
+@cli.command()
+def demo(
+    context: typer.Context,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where its files go.")] = "dicast-demo",
+) -> None:
+    """See a whole report within seconds, from recorded judgements.
+
+    Which of three help desks answers best, and which judges may be believed? The texts, the judgements and the people's
+    ratings are invented. No model is called and no key is needed; all else is as in any job.
+    """
+    from dicast.app.cli.machine import run_demo
+
+    raise typer.Exit(run_demo(context.obj, folder))
 
 
 add_to(cli)
@@ -241,14 +301,21 @@ def cancel(context: typer.Context, job_id: JobId) -> None:
 
 
 @jobs.command(no_args_is_help=True)
-def resume(context: typer.Context, job_id: JobId) -> None:
+def resume(
+    context: typer.Context,
+    job_id: JobId,
+    max_cost: Annotated[str | None, typer.Option(help="A higher cap on its cost, of a job with such a cap.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="The same for tokens.")] = None,
+    max_calls: Annotated[int | None, typer.Option(min=1, help="The same for calls.")] = None,
+) -> None:
     """Judge again what has no score in an ended job.
 
-    That is, failed units, and units that a cancelled job did not reach. Scores stay as they are.
+    That is, failed units, and units that a cancelled job, or one that met its cap, did not reach. Scores stay as they
+    are.
     """
     from dicast.app.cli.jobs import resume_job
 
-    resume_job(context.obj, job_id)
+    resume_job(context.obj, job_id, max_cost=max_cost, max_tokens=max_tokens, max_calls=max_calls)
 
 
 @jobs.command(no_args_is_help=True)
@@ -345,6 +412,29 @@ def serve(
     from dicast.app.cli.machine import run_server
 
     run_server(context.obj, host, port)
+
+
+@cli.command()
+def spend(
+    context: typer.Context,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help="Of project, job, judge, pool, model and day, joined by commas.")
+    ] = "project,pool,model",
+    since: Annotated[str, typer.Option(metavar="DAY", help="From this day on (UTC), as in 2026-11-24.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Tell what calls have cost, and where budgets stand.
+
+    \b
+      dicast spend --by project,day --since 2026-11-01
+      dicast spend --by job,judge --csv >spend.csv
+
+    Of the jobs in the store, and of earlier ones whose results are here.
+    """
+    from dicast.app.cli.jobs import show_spending
+
+    show_spending(context.obj, by, since, csv=csv, json=json)
 
 
 @cli.command()

@@ -1,6 +1,6 @@
-"""Options and help of `dicast cluster`, `fleet`, `token`, `audit` and `governor`.
+"""Options and help of `dicast cluster`, `fleet`, `token`, `audit`, `governor`, `batches` and `cache`.
 
-The commands are implemented in `dicast.app.cli.cluster`, `access` and `governor`.
+The commands are implemented in `dicast.app.cli.cluster`, `access`, `governor`, `jobs` and `machine`.
 """
 
 from __future__ import annotations
@@ -435,3 +435,102 @@ def governor_slo(
     from dicast.app.cli.governor import set_slo
 
     set_slo(context.obj, most)
+
+
+batches = typer.Typer(
+    help="Look after batches at providers' batch APIs (`road: batch`).", no_args_is_help=True, rich_markup_mode=None
+)
+
+BatchName = Annotated[str, typer.Argument(metavar="BATCH", help="Its name, as `dicast batches list` shows it.")]
+
+
+@batches.command("list")
+def batches_list(
+    context: typer.Context,
+    every: Annotated[bool, typer.Option("--all", help="Also the last ones that are over.")] = False,
+    json: AsJson = False,
+) -> None:
+    """List batches: jobs, places, what they do, how long.
+
+    A job with `road: batch` waits for them without holding a worker's slot.
+    """
+    from dicast.app.cli.jobs import show_batches
+
+    show_batches(context.obj, over=every, json=json)
+
+
+@batches.command("show", no_args_is_help=True)
+def batches_show(context: typer.Context, batch: BatchName, json: AsJson = False) -> None:
+    """Show one batch: its place, size, times, and id there."""
+    from dicast.app.cli.jobs import show_batch
+
+    raise typer.Exit(show_batch(context.obj, batch, json=json))
+
+
+@batches.command("cancel", no_args_is_help=True)
+def batches_cancel(context: typer.Context, batch: BatchName) -> None:
+    """Have a batch cancelled at its provider.
+
+    What was done of it counts and is recorded. The rest goes into a later batch, unless its job is cancelled, too.
+    """
+    from dicast.app.cli.jobs import cancel_one_batch
+
+    raise typer.Exit(cancel_one_batch(context.obj, batch))
+
+
+cache = typer.Typer(
+    help="Look after the opinions that are kept here to be used again.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@cache.command("stats")
+def cache_stats(context: typer.Context, json: AsJson = False) -> None:
+    """Show how many opinions are kept here, and by which judges.
+
+    Jobs with `cache: use` keep their opinions and use those of earlier jobs.
+    """
+    from dicast.app.cli.machine import show_cache
+
+    show_cache(context.obj, json=json)
+
+
+@cache.command("prune", no_args_is_help=True)
+def cache_prune(
+    context: typer.Context,
+    older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="Such as 30d or 12h; 0s: all.")],
+) -> None:
+    """Remove opinions that were kept longer ago.
+
+    \b
+      dicast cache prune --older-than 30d
+    """
+    from dicast.app.cli.machine import prune_cache
+
+    prune_cache(context.obj, older_than)
+
+
+@cache.command("export", no_args_is_help=True)
+def cache_export(
+    context: typer.Context, to: Annotated[str, typer.Argument(metavar="FILE", help="A new file, JSON Lines.")]
+) -> None:
+    """Write all kept opinions to a file.
+
+    It can be imported elsewhere, or replayed by `dicast run JOB --cassette FILE`. It holds judges' arguments, and so
+    parts of the judged texts.
+    """
+    from dicast.app.cli.machine import export_cache
+
+    export_cache(context.obj, to)
+
+
+@cache.command("import", no_args_is_help=True)
+def cache_import(
+    context: typer.Context, path: Annotated[str, typer.Argument(metavar="FILE", help="What `export` has written.")]
+) -> None:
+    """Add the opinions of an exported file, all or none.
+
+    Import only what you trust: a later job takes these opinions for its judges' own.
+    """
+    from dicast.app.cli.machine import import_cache
+
+    import_cache(context.obj, path)

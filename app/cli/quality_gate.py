@@ -24,6 +24,8 @@ from dicast.app.reports.statistics import require_statistics
 from dicast.errors import Exit
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
+COMMENT = "<!-- dicast gate -->"
+"""The first line of a pull request's comment, by which a bot finds the one to replace."""
 MARKS = {True: ("passed", "green"), False: ("failed", "bold red"), None: ("cannot be told", "yellow")}
 CODES = {True: Exit.OK, False: Exit.GATE_FAILED, None: Exit.GATE_UNTOLD}
 
@@ -38,6 +40,8 @@ class QualityGateOptions:
     junit_items: bool = False
     csv: str | None = None
     summary: bool = False
+    comment: str | None = None
+    link: str | None = None
 
     def gate(self, of_job: QualityGate | None) -> QualityGate:
         """Return the job's gate with the changes of the command line. Raises `Refused`."""
@@ -53,7 +57,7 @@ class QualityGateOptions:
     @property
     def asks(self) -> bool:
         """Return whether the command line demands anything, or wants the verdict written."""
-        return bool(self.demands or self.fail_under or self.junit or self.csv or self.summary)
+        return bool(self.demands or self.fail_under or self.junit or self.csv or self.summary or self.comment)
 
 
 def _threshold(pair: str) -> tuple[str, float]:
@@ -92,7 +96,7 @@ def check_outputs(options: QualityGateOptions) -> None:
     """Raise `Refused` if the verdict could not be written."""
     if options.junit_items and options.junit is None:
         raise Refused("--junit-items belongs to --junit FILE, which is not given")
-    for option, file in (("--junit", options.junit), ("--csv", options.csv)):
+    for option, file in (("--junit", options.junit), ("--csv", options.csv), ("--comment", options.comment)):
         if file is not None:
             check_file(option, file)
     if options.summary and (file := os.environ.get(SUMMARY)):
@@ -156,7 +160,10 @@ def hold_to_gate(
         write_junit(verdict, report, Path(options.junit), items)
     if options.csv is not None:
         write_csv(verdict, Path(options.csv))
-    summary = markdown(verdict, report) if options.summary else None
+    text = markdown(verdict, report, link=options.link or _run_page()) if options.summary or options.comment else ""
+    if options.comment is not None:
+        Path(options.comment).write_text(f"{COMMENT}\n{text}", encoding="utf-8")
+    summary = text if options.summary else None
     if summary is not None and (file := os.environ.get(SUMMARY)):
         with Path(file).open("a", encoding="utf-8") as out:
             out.write(summary)
@@ -170,8 +177,14 @@ def hold_to_gate(
     return CODES[verdict.passed]
 
 
+def _run_page() -> str | None:
+    """Return the address of the run of GitHub Actions that this is, None elsewhere."""
+    parts = [os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    return f"{parts[0]}/{parts[1]}/actions/runs/{parts[2]}" if all(parts) else None
+
+
 def _show(console: Console, verdict: QualityVerdict) -> None:
-    for check in verdict.checks:
+    for check in verdict.failures_first:
         word, style = MARKS[check.passed]
         name = printable(check.name, 200)
         console.print(Text.assemble((f"{word:<14}", style), f" {name}: {printable(check.told, 600)}"))

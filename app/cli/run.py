@@ -1,7 +1,8 @@
-"""`dicast run`, `validate` and `jobs watch`: take a job from its file to its report.
+"""`dicast run`, `validate`, `quote` and `jobs watch`: take a job from its file to its report.
 
+`dicast certify` and `watch` run jobs of their own, to measure judges and to see whether they have changed.
 `dicast validate` and `run --dry-run` show what a job would do, before anything is stored, started or paid for
-(`show_plan`).
+(`show_plan`), and `dicast quote` what it would take (`quote_job`).
 """
 
 from __future__ import annotations
@@ -13,32 +14,39 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 from kombu.exceptions import OperationalError
+from pydantic_core import to_json
 from redis.exceptions import RedisError
 from rich.console import Console
 from rich.prompt import Prompt as RichPrompt
 from rich.table import Table
 from rich.text import Text, TextType
 
-from dicast.app import datasets
 from dicast.app.analysis import MISSING, has_libraries
 from dicast.app.application import Dicast, create_app
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.following import LOOK_EVERY_S, Action, Display, Interrupts, JobWatcher, display, follow
 from dicast.app.cli.local_worker import EarlyWorker, local_changes
-from dicast.app.cli.quality_gate import QualityGateOptions, check_folder, check_quality_gate, hold_to_gate
-from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.cli.quality_gate import (
+    QualityGateOptions,
+    check_file,
+    check_folder,
+    check_quality_gate,
+    hold_to_gate,
+)
+from dicast.app.cli.statistics import finished
+from dicast.app.domain.concluding import counts_of
 from dicast.app.domain.deadlines import instant_ms
-from dicast.app.domain.item import Item, ItemSource, RatingCounts
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.item import ItemSource, RatingCounts
+from dicast.app.domain.price import shown
 from dicast.app.domain.probes import count_variants, variant_probes
-from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
+from dicast.app.domain.quote import Quote, QuotedSum
 from dicast.app.domain.refusals import JobRefused
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import counted, printable
@@ -46,18 +54,23 @@ from dicast.app.ledger.client import JobLost, JobStatus, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.operator import waiting
 from dicast.app.operator.jobs import cancel, forget, send
+from dicast.app.operator.prompts import ShownPrompt, first_unit
+from dicast.app.operator.quotes import QUOTED_UNITS, NoQuote, pilot_job, quote_of, with_quote
 from dicast.app.operator.store_checks import URL_SHAPES, understood
 from dicast.app.pipeline.nonce_key import configured_key
 from dicast.app.reports.files import REPORT
 from dicast.app.reports.folders import job_folder
-from dicast.app.reports.terminal import print_report
-from dicast.app.reports.terminal_statistics import print_statistics
+from dicast.app.reports.opinion_cache import OpinionCache
+from dicast.app.reports.terminal import print_conclusions
 from dicast.app.submission import job_file
-from dicast.app.submission.rendering import shared
+from dicast.app.submission.sampling import job_items
 from dicast.app.submission.submit import Prepared, field_needing_libraries
 from dicast.config.pools import PoolSpec
 from dicast.config.settings import environment
 from dicast.errors import Exit
+
+if TYPE_CHECKING:
+    from dicast.app.operator.stack import LocalStack
 
 LOCAL_S = 30.0
 """Writing it takes a second or two, longer on a machine under full load."""
@@ -101,26 +114,19 @@ def print_page_path(terminal: Terminal, folder: Path, job_id: str) -> None:
         terminal.say(f"{PAGE} is not written yet: `dicast report {job_id} -o FILE` makes it", "dim")
 
 
-@dataclass(frozen=True, slots=True)
-class FirstUnit:
-    """The first call of a job; `dimensions` has the ids of the dimensions that it asks for."""
-
-    item: str
-    agent: str
-    dimensions: list[str]
-    prompt: Prompt
-
-
 def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool) -> None:
     """Show counts, judges, known obstacles, and the whole prompt of the first call. Raises `JobRefused` for a job
     that would end before its first call."""
     end = ready.job.finish_by
     if isinstance(end, str) and instant_ms(end) <= 1000 * time.time():
         raise JobRefused(f"finish_by: {end} has passed")
-    first = first_unit(dicast, ready)
+    first = first_unit(dicast, ready, _nonce_key(dicast))
     remarks = notes(dicast, ready)
+    quote = _short_quote(dicast, ready, pools=False)
     if json:
-        terminal.emit(orjson.dumps(_plan_document(dicast, ready, first, remarks), option=orjson.OPT_INDENT_2).decode())
+        document = _plan_document(dicast, ready, first, remarks)
+        document["quote"] = quote.model_dump(mode="json") if quote is not None else None
+        terminal.emit(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return
     job = ready.job
     counts = (
@@ -139,6 +145,8 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
         rows.add_row(Text("ratings", style="dim"), Text(_ratings(ready.ratings)))
     for agent in job.agents:
         rows.add_row(Text(printable(agent.name, 40), style="dim"), Text(", or ".join(_places(dicast, agent.choices))))
+    if quote is not None:
+        rows.add_row(Text("quote", style="dim"), Text(f"{_quote_sentence(quote)}; {quote.source_sentence()}"))
     out.print(rows)
     for note in remarks:
         terminal.say(note, "yellow")
@@ -154,6 +162,67 @@ def show_plan(terminal: Terminal, dicast: Dicast, ready: Prepared, *, json: bool
         out.print(Text(orjson.dumps(first.prompt.schema).decode()), soft_wrap=True)
     code = "" if _nonce_key(dicast) else " The code at the material's end will be another."
     terminal.say(f"Nothing was submitted.{code}", "dim")
+
+
+def _short_quote(dicast: Dicast, ready: Prepared, *, pools: bool) -> Quote | None:
+    """Return a job's quote, None for a job that is not quoted. What the cache has is counted of no large job."""
+    try:
+        return quote_of(dicast, ready, most_looked_up=QUOTED_UNITS, pools=pools)
+    except NoQuote:
+        return None
+
+
+def _quote_sentence(quote: Quote) -> str:
+    parts = quote.calls_sentence(), quote.money_sentence(), quote.time.sentence() if quote.time is not None else ""
+    return "; ".join(filter(None, parts))
+
+
+def show_quote(terminal: Terminal, quote: Quote, *, json: bool) -> None:
+    """Show what a job would take: calls, tokens, money by judge, dimension and probe, and minutes."""
+    if json:
+        terminal.emit(quote.model_dump_json(indent=2))
+        return
+    out = terminal.out
+    out.print(Text(quote.calls_sentence()), soft_wrap=True)
+    tokens = f"{quote.input_tokens:,} tokens in, {quote.output_tokens:,} out: {quote.source_sentence()}"
+    out.print(Text(tokens), soft_wrap=True)
+    if quote.source == "texts":
+        terminal.say("`--pilot 30` makes up to 30 calls, and knows better.", "dim")
+    if quote.lines and quote.units:
+        out.print(_quoted_lines(quote))
+    for total in quote.sums:
+        out.print(Text(f"{total.sentence()}{_other_services(total)}", "bold"), soft_wrap=True)
+    if quote.unpriced:
+        out.print(Text(f"unpriced, and in no sum: {', '.join(quote.unpriced)}", "yellow"), soft_wrap=True)
+    if quote.confidence is not None and quote.sums:
+        out.print(Text(f"An interval in parentheses is one of {100 * quote.confidence:g} %.", "dim"), soft_wrap=True)
+    unknown = "how long it takes is not known: no call of its pools has told" if quote.units else ""
+    out.print(Text(quote.time.sentence() if quote.time is not None else unknown), soft_wrap=True)
+    for note in quote.notes:
+        terminal.say(note, "yellow")
+
+
+def _quoted_lines(quote: Quote) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("", "", "calls", "tokens in", "tokens out", "cost"):
+        table.add_column(name, justify="right" if name else "left")
+    for line in quote.lines:
+        cost = line.cost.sentence() if line.cost is not None else "unpriced"
+        table.add_row(
+            line.kind, Text(printable(line.name, 40)), f"{line.calls:,.0f}", f"{line.input_tokens:,}",
+            f"{line.output_tokens:,}", cost,
+        )  # fmt: skip
+    return table
+
+
+def _other_services(total: QuotedSum) -> str:
+    """Return what other kinds of service would cost, as far as prices tell."""
+    others = [
+        f"{name} {shown(amount, total.currency)}"
+        for name in ("online", "batch", "flex", "cached")
+        if (amount := getattr(total, name)) is not None and amount != total.expected
+    ]
+    return f"; {', '.join(others)}" if others else ""
 
 
 def notes(dicast: Dicast, ready: Prepared) -> list[str]:
@@ -186,43 +255,8 @@ def _is_missing_key(dicast: Dicast, spec: PoolSpec) -> bool:
     return bool(spec.api_key_env) and not dicast.environ.get(spec.api_key_env or "")
 
 
-def first_unit(dicast: Dicast, ready: Prepared) -> FirstUnit:
-    """Return the first call with its prompt as a judge will get it. Only the nonce differs if its secret is kept in
-    the store."""
-    job, lane = ready.job, ready.lanes[0]
-    unit = lane.unit(0)
-    agent, item = job.agents[unit.agent], _first_judged(ready)
-    dimensions = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
-    template = job.template_for(agent, dimensions[0])
-    nonce = nonce_for(_nonce_key(dicast) or secrets.token_bytes(32), agent, dimensions, item, unit.replicate, template)
-    arranged = None if template is None else shared.lines(template, item.without(job.rating_columns), nonce)
-    spec = dicast.pools.get(agent.choices[0].pool)
-    fixed = spec.nonce_in_schema
-    if lane.batched:
-        prompt = batch_prompt(agent, dimensions, item, nonce, fixed_nonce=fixed, arranged=arranged)
-    else:
-        structured = spec.structured_output
-        prompt = single_prompt(
-            agent, dimensions[0], item, nonce, structured=structured, fixed_nonce=fixed, arranged=arranged
-        )
-    return FirstUnit(item.id, agent.name, [dimension.id for dimension in dimensions], prompt)
-
-
 def _nonce_key(dicast: Dicast) -> bytes | None:
     return configured_key(dicast.settings, dicast.keys.namespace)
-
-
-def _first_item(ready: Prepared) -> Item:
-    if isinstance(ready.job.items, ItemSource):
-        return datasets.read_page(ready.job.items, None, 1)[0][0]
-    return ready.job.items[0]
-
-
-def _first_judged(ready: Prepared) -> Item:
-    """Return the first item as a judge sees it: of a list of candidates its first pair, and without people's
-    ratings."""
-    job = ready.job
-    return next(arrangement_of(job).expanded(iter([_first_item(ready).without(job.rating_columns)])))
 
 
 def _items(ready: Prepared) -> str:
@@ -257,7 +291,7 @@ def _places(dicast: Dicast, choices: Any) -> list[str]:
     return [f"pool {spec.name}, {printable(model or spec.model, 60)}" for spec, model in specs]
 
 
-def _plan_document(dicast: Dicast, ready: Prepared, first: FirstUnit, remarks: list[str]) -> dict[str, Any]:
+def _plan_document(dicast: Dicast, ready: Prepared, first: ShownPrompt, remarks: list[str]) -> dict[str, Any]:
     job = ready.job
     return {
         "items": ready.items, "agents": len(job.agents), "dimensions": len(job.dimensions),
@@ -282,7 +316,7 @@ dicast run --detach ...   submits now; the job waits for a worker"""
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of `run` and `watch`. If `on_interrupt` is None, the person is asked, if somebody is at the
-    terminal."""
+    terminal. A `quiet` run shows no report."""
 
     json: bool = False
     out: str | None = None
@@ -291,6 +325,9 @@ class RunOptions:
     detach: bool = False
     dry_run: bool = False
     new: bool = False
+    quiet: bool = False
+    cassette: str | None = None
+    yes: bool = False
     gate: QualityGateOptions = QualityGateOptions({})
 
 
@@ -305,7 +342,14 @@ def run_job(
         raise Refused("--detach does not wait for results: check the gate with `dicast gate ID` when the job has ended")
     if options.detach and options.out is not None:
         raise Refused("--detach does not wait for results: fetch them with `dicast jobs watch ID --out DIR`")
-    document = _document(path, project, assignments)
+    return _run_document(terminal, _document(path, project, assignments), options, early)
+
+
+def _run_document(
+    terminal: Terminal, document: dict[str, Any], options: RunOptions, early: EarlyWorker | None = None
+) -> Exit:
+    if options.cassette is not None:
+        document["cache"] = "only"
     with Interrupts() as interrupts:
         job_id = None
         try:
@@ -318,7 +362,16 @@ def run_job(
             if options.dry_run:
                 show_plan(terminal, dicast, ready, json=options.json)
                 return Exit.OK
-            if options.local and dicast.settings.redis_url is None and (why := missing_key(dicast, ready)):
+            if options.cassette is not None:
+                with OpinionCache(dicast.settings.state_dir, most_bytes=dicast.settings.cache_bytes) as cache:
+                    cache.add_export(options.cassette)
+            makes_calls = ready.job.cache != "only"
+            if (
+                options.local
+                and makes_calls
+                and dicast.settings.redis_url is None
+                and (why := missing_key(dicast, ready))
+            ):
                 raise Refused(f"{why}; with --local there are no other workers that could have it")
             job_id = ready.id
             if options.out is not None:
@@ -371,14 +424,7 @@ def _run_local(
     terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts,
     early: EarlyWorker | None,
 ) -> Exit:  # fmt: skip
-    from dicast.app.operator.stack import LocalStack  # noqa: PLC0415
-
-    places = [place for agent in ready.job.agents for place in agent.choices]
-    model = any(dicast.pools.get(place.pool).provider == "local" for place in places)
-    parts = "store, worker, beat and local model" if model else "store, worker and beat"
-    terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
-    with contextlib.ExitStack() as stack:
-        local = stack.enter_context(LocalStack(dicast.settings, model=model, early=early))
+    with _local_stack(terminal, dicast, ready, early) as local:
         try:
             return _run(terminal, dicast, ready, options, interrupts)
         finally:
@@ -386,9 +432,25 @@ def _run_local(
                 local.hasten()
 
 
+def _local_stack(terminal: Terminal, dicast: Dicast, ready: Prepared, early: EarlyWorker | None) -> LocalStack:
+    """Return what is started for a job with `--local`, and say so."""
+    from dicast.app.operator.stack import LocalStack  # noqa: PLC0415
+
+    places = [place for agent in ready.job.agents for place in agent.choices]
+    model = any(dicast.pools.get(place.pool).provider == "local" for place in places)
+    parts = "store, worker, beat and local model" if model else "store, worker and beat"
+    terminal.say(f"Starting {parts} (logs in {dicast.settings.state_dir}/logs) ...", "dim")
+    return LocalStack(dicast.settings, model=model, early=early)
+
+
 def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOptions, interrupts: Interrupts) -> Exit:
     if not options.detach and not dicast.living_nodes():
         raise Refused(NO_WORKER)
+    if options.new or _state(dicast, ready.id) is None:
+        quote = _short_quote(dicast, ready, pools=True)
+        if quote is not None and not _is_confirmed(terminal, dicast, quote, options):
+            raise Refused("nothing was submitted")
+        ready = with_quote(dicast, ready, quote)
     if options.new:
         with contextlib.suppress(UnknownJob):
             forget(dicast, ready.id)
@@ -404,6 +466,59 @@ def _run(terminal: Terminal, dicast: Dicast, ready: Prepared, options: RunOption
         terminal.say(f"{done} See how it goes:\n  dicast jobs watch {job_id}")
         return Exit.OK
     return _follow_job(terminal, dicast, job_id, options, interrupts)
+
+
+def _is_confirmed(terminal: Terminal, dicast: Dicast, quote: Quote, options: RunOptions) -> bool:
+    """Return whether a job that is to cost so much may be submitted. Above the bound its quote is shown, and a person
+    at the terminal is asked; a script goes on."""
+    bound = dicast.settings.confirm_above
+    if not bound or all(total.expected <= bound for total in quote.sums):
+        return True
+    terminal.say(f"{_quote_sentence(quote)}; {quote.source_sentence()}", "yellow")
+    if options.yes or not _is_attended(terminal):
+        return True
+    try:
+        return _Question.ask("Submit it?", choices=["y", "n"], default="n", console=terminal.err) == "y"
+    except EOFError:
+        return False
+
+
+def quote_job(
+    terminal: Terminal, path: str, project: str | None, assignments: list[str], *, pilot: int | None, local: bool,
+    json: bool,
+) -> None:  # fmt: skip
+    """Show what a job would take, after a pilot of up to `pilot` calls if that is wanted."""
+    if local and pilot is None:
+        raise Refused("--local starts a worker for a pilot: say --pilot 30, too")
+    dicast = application(terminal)
+    ready = dicast.prepared(_document(path, project, assignments))
+    with contextlib.ExitStack() as stack:
+        if pilot is not None:
+            _make_pilot(terminal, dicast, ready, pilot, RunOptions(json=json, local=local), stack)
+        quote = quote_of(dicast, ready)
+    show_quote(terminal, quote, json=json)
+    if pilot is not None and quote.source != "pilot" and quote.units:
+        raise Refused("the pilot has no results that could be read here: every judge must have scored an item")
+
+
+def _make_pilot(
+    terminal: Terminal, dicast: Dicast, ready: Prepared, calls: int, options: RunOptions, stack: contextlib.ExitStack
+) -> None:  # fmt: skip
+    """Have a job's pilot judged, unless it was before. What is started for it runs until `stack` is left."""
+    pilot = dicast.prepared(pilot_job(ready, calls))
+    if (job_folder(dicast.settings.results_dir, pilot.id) / REPORT).exists():
+        terminal.say(f"The pilot {pilot.id} was made before: nothing is called for it.", "dim")
+        return
+    with Interrupts() as interrupts:
+        if options.local:
+            stack.enter_context(_local_stack(terminal, dicast, pilot, None))
+        elif not dicast.living_nodes():
+            raise Refused(NO_WORKER.partition("\n")[0] + "; --local starts all that a pilot needs")
+        job_id = dicast.submit(pilot)
+        send(dicast, job_id)
+        terminal.say(f"A pilot of {counted(pilot.calls, 'call')} is judged as job {job_id}.", "dim")
+        if _followed(terminal, dicast, job_id, options, interrupts) is None:
+            raise Refused(f"the pilot was interrupted; `dicast jobs watch {job_id}` follows it")
 
 
 def _state(dicast: Dicast, job_id: str) -> JobStatus | None:
@@ -431,7 +546,10 @@ def _judged_before(terminal: Terminal, dicast: Dicast, status: JobStatus, option
     return _report_end(terminal, dicast, status, options)
 
 
-def _follow_job(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:
+def _followed(
+    terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts
+) -> JobStatus | None:  # fmt: skip
+    """Return the status of a job when it has ended; None if whoever watched it left. Raises `JobLost`."""
     progress = display(terminal, quiet=options.json)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupts.hold())
@@ -448,6 +566,11 @@ def _follow_job(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOpt
         )
     if status is not None and status.state is JobState.LOST:
         raise JobLost(job_id)
+    return status
+
+
+def _follow_job(terminal: Terminal, dicast: Dicast, job_id: str, options: RunOptions, interrupts: Interrupts) -> Exit:
+    status = _followed(terminal, dicast, job_id, options, interrupts)
     if status is None:
         if options.local:
             terminal.say("Stopping at once. What is open is lost, and the job stays cancelled.")
@@ -524,7 +647,8 @@ def _report_end(terminal: Terminal, dicast: Dicast, status: JobStatus, options: 
     except (ResultsAway, OSError) as error:
         note = str(error)
         code = Exit.FAILED if options.out is not None else Exit.OK
-    show_report(terminal, report, json=options.json)
+    if not options.quiet:
+        show_report(terminal, report, json=options.json)
     if note is not None:
         terminal.say(note, "yellow")
     elif waits:
@@ -532,7 +656,8 @@ def _report_end(terminal: Terminal, dicast: Dicast, status: JobStatus, options: 
     if report.status == "cancelled":
         return Exit.INTERRUPTED
     if report.failed:
-        terminal.say(f"{report.failed:,} of {report.units:,} units have no score; errors.jsonl tells why", "red")
+        made = counted(counts_of(report).made, "judgement")
+        terminal.say(f"{report.failed:,} of {made} have no score; errors.jsonl tells why", "red")
         code = Exit.FAILED
     gate = options.gate.gate(report.gate)
     if not gate.has_conditions:
@@ -554,5 +679,73 @@ def show_report(terminal: Terminal, report: Report, *, json: bool) -> None:
     if json:
         terminal.emit(report.model_dump_json(indent=2))
     else:
-        print_report(report, terminal.out)
-        print_statistics(report, terminal.out)
+        print_conclusions(report, terminal.out)
+
+
+def certify_judges(
+    terminal: Terminal, path: str, out: str, *, replicates: int, anchors: int, days: float, local: bool, json: bool
+) -> Exit:
+    """Judge the job in a file several times over, with probes, and write the certificate of its judges. Raises
+    `NoCertificate`, `Refused`."""
+    from dicast.app.reports.certificates import certify, write_certificate  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_certificate  # noqa: PLC0415
+
+    check_file("--out", out)
+    document = _document(path, None, [])
+    probes = [probe for probe in document.get("probes", []) if isinstance(probe, str | dict)]
+    probe_names = {probe if isinstance(probe, str) else probe.get("probe") for probe in probes}
+    more_probes = ["injection", *(["verbosity"] if document.get("ratings") is not None else [])]
+    run_document = {
+        **document,
+        "id": _new_id("certify"),
+        "replicates": max(replicates, int(document.get("replicates", 1))),
+        "probes": [*probes, *(name for name in more_probes if name not in probe_names)],
+        "cache": "off",
+    }
+    for field in ("gate", "question"):
+        run_document.pop(field, None)
+    items = list(job_items(application(terminal).prepared(dict(run_document)).job))
+    code = _run_document(terminal, dict(run_document), RunOptions(local=local, quiet=True))
+    if code is Exit.INTERRUPTED:
+        return code
+    run = finished(run_document["id"])
+    now = datetime.now(UTC)
+    certificate = certify(run.folder, run.report, document, items, issued=now, days=days, most=anchors)
+    write_certificate(certificate, Path(out))
+    if json:
+        terminal.emit(certificate.model_dump_json(indent=2))
+    else:
+        print_certificate(certificate, terminal.out)
+    return code
+
+
+def watch_judges(terminal: Terminal, path: str, size: int, *, look: bool, local: bool, json: bool) -> Exit:
+    """Judge the next anchors of a certificate, unless one only wants to `look`, and say whether a judge has changed.
+    Raises `NoCertificate`, `Refused`, OSError."""
+    from dicast.app.reports import certificates  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_drift  # noqa: PLC0415
+
+    file, now = Path(path), datetime.now(UTC)
+    certificate = certificates.read_certificate(file)
+    objections = [f"it has expired on {certificate.expires:%Y-%m-%d}"] if now >= certificate.expires else []
+    if not look and not objections:
+        anchors = certificates.anchors_due(certificate, certificates.read_judgements(file), size)
+        items, job_id = [anchor.item for anchor in anchors], _new_id("watch")
+        document = {**certificate.document, "id": job_id, "items": items, "replicates": 1, "cache": "off"}
+        code = _run_document(terminal, document, RunOptions(local=local, quiet=True))
+        if code is Exit.INTERRUPTED:
+            return code
+        run = finished(job_id)
+        objections = certificate.objections(run.report, certificates.answering(run.folder), now)
+        certificates.add_judgements(file, certificates.judgements_of(run.folder, run.report, now))
+    drifts = certificates.find_drift(certificate, certificates.read_judgements(file))
+    changed = any(drift.changed for drift in drifts)
+    if json:
+        terminal.emit(to_json({"objections": objections, "drifts": drifts}, indent=2).decode())
+    else:
+        print_drift(drifts, objections, terminal.out)
+    return Exit.GATE_FAILED if changed else Exit.GATE_UNTOLD if objections else Exit.OK
+
+
+def _new_id(purpose: str) -> str:
+    return f"{purpose}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

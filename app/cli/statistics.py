@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,15 @@ from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.refusals import validated
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import printable
-from dicast.app.reports.files import REPORT, NoResults, ReportChanged, RunChanged, check_run, read_report
+from dicast.app.reports.files import (
+    REPORT,
+    NoResults,
+    ReportChanged,
+    RunChanged,
+    check_run,
+    parse_report,
+    read_report,
+)
 from dicast.app.reports.folders import job_folder, replacing
 from dicast.app.reports.statistics import StatisticsFailed, compute, evaluated, keep_evaluated, learn_panels
 from dicast.app.reports.stored_items import submitted_ratings
@@ -36,7 +44,7 @@ from dicast.app.submission.job_file import load_job, load_rubric
 from dicast.app.submission.libraries import LIBRARY, names, rubric_path
 from dicast.app.submission.sampling import SampleOptions, write_sample
 from dicast.config.settings import Settings, environment, nearest_file
-from dicast.errors import alternatives
+from dicast.errors import Exit, alternatives
 
 TRIES = 3
 """How often the computation is tried while somebody else changes the report."""
@@ -56,7 +64,7 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
     `Refused`."""
     try:
         if (Path(job) / REPORT).is_file():
-            return Finished(Path(job), Report.model_validate_json((Path(job) / REPORT).read_bytes()))
+            return Finished(Path(job), parse_report((Path(job) / REPORT).read_bytes()))
         root = results_dir or Settings.from_env(environment()).results_dir
         return Finished(job_folder(root, job), read_report(root, job))
     except NoResults:
@@ -72,17 +80,19 @@ def finished(job: str, results_dir: str | None = None) -> Finished:
 
 
 def show_statistics(
-    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, *, recompute: bool, json: bool,
-    page: str | None = None, ratings: str | None = None, forget_ratings: bool = False,
+    terminal: Terminal, job: str, by: Sequence[str], cluster: str | None, these: Sequence[str] = (), *,
+    recompute: bool, json: bool, page: str | None = None, ratings: str | None = None, forget_ratings: bool = False,
+    whole: bool = False,
 ) -> None:  # fmt: skip
-    """Print the report with all figures, or write it to the HTML file `page`.
+    """Print the report's conclusions, with all figures if the `whole` is wanted, or write it to the HTML file `page`.
 
-    What the job itself asks for and is missing is computed, and stored in the report. What `by` and `cluster` ask for
-    is only shown; the job's own files stay as they are. `ratings` are added to the job's, if the statistics can be
-    computed with them; `forget_ratings` removes all that were added. Without the libraries, what exists is shown, and
-    a message says what is missing. Raises `NotKept`, `DatasetError`, `RunChanged`, `StatisticsFailed`, `Refused`.
+    What the job itself asks for and is missing is computed, and stored in the report. What `by`, `cluster` and
+    `these` ask for is only shown; the job's own files stay as they are. `ratings` are added to the job's, if the
+    statistics can be computed with them; `forget_ratings` removes all that were added. Without the libraries, what
+    exists is shown, and a message says what is missing. Raises `NotKept`, `DatasetError`, `RunChanged`,
+    `StatisticsFailed`, `Refused`.
     """
-    from dicast.app.reports.terminal import print_report  # noqa: PLC0415
+    from dicast.app.reports.terminal import print_conclusions, print_report  # noqa: PLC0415
     from dicast.app.reports.terminal_statistics import print_statistics  # noqa: PLC0415  (takes long to load)
 
     run = finished(job)
@@ -91,17 +101,19 @@ def show_statistics(
     if ratings is not None:
         run = _add_ratings(terminal, run, ratings)
     statistics = run.report.statistics
-    if not by and not cluster and (recompute or statistics is None or statistics.state != "computed"):
+    if not by and not cluster and not these and (recompute or statistics is None or statistics.state != "computed"):
         run = _compute_and_keep(terminal, run, recompute=recompute)
-    report = _regrouped(terminal, run, by, cluster) if by or cluster else run.report
+    report = _regrouped(terminal, run, by, cluster, these) if by or cluster or these else run.report
     if json:
         terminal.emit(report.model_dump_json(indent=2))
         return
     if page is not None:
         _write_page(terminal, run.folder, report, Path(page))
         return
-    print_report(report, terminal.out)
-    print_statistics(report, terminal.out, figures=True)
+    print_conclusions(report, terminal.out)
+    if whole:
+        print_report(report, terminal.out)
+        print_statistics(report, terminal.out, figures=True)
 
 
 def _write_page(terminal: Terminal, folder: Path, report: Report, page: Path) -> None:
@@ -194,16 +206,36 @@ def _compute_and_keep(terminal: Terminal, run: Finished, *, recompute: bool) -> 
     raise ReportChanged(run.report.job_id)
 
 
-def _regrouped(terminal: Terminal, run: Finished, by: Sequence[str], cluster: str | None) -> Report:
-    """Return the report with other groups or clusters, which is stored nowhere. Raises `NotKept`, `RunChanged`,
-    `StatisticsFailed`."""
+def _regrouped(
+    terminal: Terminal, run: Finished, by: Sequence[str], cluster: str | None, these: Sequence[str]
+) -> Report:
+    """Return the report with other groups, clusters or populations, which is stored nowhere. Raises `NotKept`,
+    `RunChanged`, `StatisticsFailed`."""
     try:
-        report = learn_panels(run.folder, run.report)
+        requested = run.report if not these else run.report.model_copy(update={"these": list(these)})
+        report = learn_panels(run.folder, requested)
         statistics = compute(run.folder, report, by or None, cluster)
     except NoLibraries as error:
         terminal.say(str(error), "yellow")
         return run.report
     return report.model_copy(update={"statistics": statistics})
+
+
+def verify_files(terminal: Terminal, job: str, *, json: bool) -> Exit:
+    """Print in what a finished job's files differ from its lock. Raises `NoLock`, `Refused`, OSError."""
+    from dicast.app.reports.certificates import read_lock, verify_run  # noqa: PLC0415  (takes long to load)
+
+    run = finished(job)
+    differences = verify_run(run.folder, run.report)
+    if json:
+        lock = read_lock(run.folder)
+        terminal.emit(to_json({"lock": lock, "differences": differences}, indent=2).decode())
+    elif differences:
+        for line in differences:
+            terminal.out.print(Text(printable(line), "red"))
+    else:
+        terminal.out.print(f"The files of {printable(run.report.job_id)} are as they were written.", markup=False)
+    return Exit.FAILED if differences else Exit.OK
 
 
 def show_comparison(
@@ -231,7 +263,7 @@ def show_comparison(
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
     """The search for panels: in which dimensions (empty: all), of which size, by which measure, how good they must
-    be, and what each judge costs an item (empty: one call each)."""
+    be, and what each judge costs an item (empty: what its calls have cost, or one call each)."""
 
     dimensions: Sequence[str]
     largest: int
@@ -250,12 +282,15 @@ def show_panels(terminal: Terminal, job: str, query: PanelQuery, *, plot: str | 
     for name in query.dimensions:
         if name not in dimension_ids:
             raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, dimension_ids)}")
-    costs = _costs([agent.name for agent in run.report.agents], query.costs)
+    judges = [agent.name for agent in run.report.agents]
+    costs, unit = _costs(judges, query.costs), "as given" if query.costs else "calls"
+    if not query.costs and not run.report.cached:
+        scored = {agent.agent.name: agent.n for agent in run.report.by_agent}
+        costs, unit = run.report.cost.item_costs(scored, len(dimension_ids)) or (costs, unit)
     fronts = panel_fronts(
         run.folder, run.report, costs, dimensions=query.dimensions or dimension_ids, largest=query.largest,
         measure=query.measure, reach=query.reach,
     )  # fmt: skip
-    unit = "as given" if query.costs else "calls"
     if plot is not None:
         from dicast.app.reports.terminal_statistics import plot_fronts  # noqa: PLC0415
 
@@ -264,6 +299,27 @@ def show_panels(terminal: Terminal, job: str, query: PanelQuery, *, plot: str | 
         terminal.emit(orjson.dumps([front.model_dump() for front in fronts], option=orjson.OPT_INDENT_2).decode())
     else:
         print_fronts(fronts, terminal.out, unit=unit)
+
+
+def show_trusted_panels(
+    terminal: Terminal, job: str, dimensions: Sequence[str], agree: float, confidence: float, within: float, *,
+    json: bool,
+) -> None:  # fmt: skip
+    """Print up to which uncertainty the job's judges may decide. Raises `NoLibraries`, `Refused`, OSError."""
+    from dicast.app.reports.statistics import trusted_panels  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_trusted_panels  # noqa: PLC0415
+
+    run = finished(job)
+    dimension_ids = [dimension.id for dimension in run.report.dimensions]
+    for name in dimensions:
+        if name not in dimension_ids:
+            raise Refused(f"--dimension: {name!r} is none of the job's{alternatives(name, dimension_ids)}")
+    chosen = dimensions or dimension_ids
+    panels = trusted_panels(run.folder, run.report, chosen, agree=agree, confidence=confidence, within=within)
+    if json:
+        terminal.emit(to_json(panels, indent=2).decode())
+    else:
+        print_trusted_panels(panels, terminal.out)
 
 
 def _costs(judges: list[str], entries: Sequence[str]) -> list[float]:
@@ -314,14 +370,33 @@ def calibrate_job(
     terminal.say(f"Written to {out}: a job with `calibration: {out}` uses it.", "dim")
 
 
-def sample_job(terminal: Terminal, path: str, to: str, wishes: SampleOptions, disagreement_of: str | None) -> None:
+def show_rating_plan(terminal: Terminal, pilot: str, width: float | None, *, json: bool) -> None:
+    """Print what ratings of a finished job's items would buy, and whether those there are suffice. Raises
+    `NoLibraries`, `Refused`."""
+    from dicast.app.reports.statistics import rating_plans  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.terminal_statistics import print_rating_plans  # noqa: PLC0415
+
+    run = finished(pilot)
+    plans = rating_plans(run.folder, run.report, width)
+    if json:
+        terminal.emit(to_json(plans, indent=2).decode())
+    else:
+        print_rating_plans(plans, terminal.out)
+
+
+def sample_job(
+    terminal: Terminal, path: str, to: str, wishes: SampleOptions, disagreement_of: str | None, pilot: str | None
+) -> None:
     """Draw the sample, write the file, and say how to fill it in. Raises `NoSample` and what refuses a job."""
     document = load_job(path)
     document.pop("ratings", None)  # often the very file that this makes
     job = validated(document)
     if disagreement_of is not None:
         run = finished(disagreement_of)
-        wishes = SampleOptions(wishes.size, wishes.strata, (run.folder, run.report), wishes.raters, wishes.seed)
+        wishes = replace(wishes, disagreed=(run.folder, run.report))
+    if pilot is not None:
+        run = finished(pilot)
+        wishes = replace(wishes, pilot=(run.folder, run.report))
     items = write_sample(_located(job), wishes, Path(to))
     terminal.say(f"{wishes.size:,} of {items:,} items in {to}, in random order. Fill in one value a cell:")
     for dimension in job.dimensions:

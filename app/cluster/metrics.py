@@ -21,7 +21,9 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from dicast.app.cluster.snapshot import SharedState, read_shared
-from dicast.app.ledger.work import LedgerWork, unended_work
+from dicast.app.domain.cost import PurseStanding
+from dicast.app.domain.price import PICO
+from dicast.app.ledger.work import LedgerWork, read_purses, unended_work
 from dicast.workers.admission.pool_state import STALE_S, Availability, BudgetState, PoolState
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.headers import BudgetUnit
@@ -45,6 +47,7 @@ class Demand:
     living: int
     serving: Mapping[str, int]
     dead_letters: Mapping[str, int]
+    purses: Sequence[PurseStanding] = ()
 
 
 def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[SharedState, Demand]:
@@ -54,10 +57,11 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
     with connect(store_url) as client:
         work = unended_work(client, keys)
         dead = client.hgetall(keys.refused_messages)
+        purses = read_purses(client, keys)
     dead_letters = {reason: int(count) for reason, count in dead.items()}
     workers = _wanted_workers(work, shared, most, slots)
     serving = {pool: sum(_serves(node, pool) for node, _ in shared.nodes) for pool in workers.calls}
-    return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters)
+    return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters, purses)
 
 
 def scrape_of_nothing(slots: int) -> tuple[SharedState, Demand]:
@@ -137,6 +141,26 @@ def pool_demand_metrics(demand: Demand, pools: Iterable[str]) -> Iterator[Metric
     yield from (by_pool, waiting, serving)
 
 
+def purse_metrics(purses: Sequence[PurseStanding]) -> Iterator[Metric]:
+    """Yield what pools and projects have spent. Sums of all pools and sums of all projects are the same money."""
+    for kind in ("pool", "project"):
+        of_kind = [purse for purse in purses if purse.kind == kind]
+        labels = [kind, "currency"]
+        spent = CounterMetricFamily(f"dicast_{kind}_spent", "Money that calls have cost", labels=labels)
+        reserved = GaugeMetricFamily(f"dicast_{kind}_reserved", "Money reserved for open calls", labels=labels)
+        unknown = GaugeMetricFamily(f"dicast_{kind}_unknown_cost", "What others may have cost", labels=labels)
+        today = GaugeMetricFamily(f"dicast_{kind}_spent_today", "Of this day in UTC", labels=labels)
+        month = GaugeMetricFamily(f"dicast_{kind}_spent_this_month", "Of this month in UTC", labels=labels)
+        for standing in of_kind:
+            names, ever = [standing.name, standing.currency], standing.purses["total"]
+            spent.add_metric(names, ever.spent / PICO)
+            reserved.add_metric(names, standing.reserved / PICO)
+            unknown.add_metric(names, ever.unknown / PICO)
+            today.add_metric(names, standing.purses["day"].spent / PICO)
+            month.add_metric(names, standing.purses["month"].spent / PICO)
+        yield from (spent, reserved, unknown, today, month)
+
+
 CHECK_EVERY_S = 1.0
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -161,6 +185,7 @@ class SharedCollector(Collector):
         yield from pool_metrics(shared.pools)
         yield from node_metrics(shared.nodes)
         yield from demand_metrics(demand)
+        yield from purse_metrics(demand.purses)
 
 
 class ProcessMetrics:

@@ -155,12 +155,13 @@ def arrangement_of(job: EvaluationJob) -> Arrangement:
     """
     expand = PairsOfLists(job.pairs) if job.pairs is not None else None
     variation = Variants(job.probes, job.dimensions, str(job.id)) if variant_probes(job.probes) else None
-    return Arrangement(expand=expand, shuffle=_question_shuffle(job), vary=variation, images=job.item_images != "none")
+    return Arrangement(expand=expand, shuffle=_shuffle(job), vary=variation, images=job.item_images != "none")
 
 
-def _question_shuffle(job: EvaluationJob) -> Shuffle | None:
-    """Return a random order for a job with a question, which differs from job to job; None for any other job."""
+def _shuffle(job: EvaluationJob) -> Shuffle | None:
+    """Return a random order for a job with a question or a cap, which may end before all is judged; None for any
+    other. It differs from job to job."""
     if job.question is None:
-        return None
+        return Shuffle(f"cap of {job.id}") if job.is_capped else None
     difference = job.question.difference
     return Shuffle(f"question of {job.id}", difference.group if difference is not None else None)

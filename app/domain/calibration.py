@@ -56,11 +56,20 @@ class CalibrationMap(Strict):
     error: Finite | None = None
     calibrated_error: Finite | None = None
     gain: Figure = Figure.unknown("it was not measured")
+    point_errors: list[list[Finite]] = Field(
+        default_factory=list,
+        max_length=MAX_POINTS,
+        description="a row a point: how the points err together; the covariance is this matrix times its transpose",
+    )
 
     @model_validator(mode="after")
     def _points(self) -> Self:
         if len(self.x) != len(self.y):
             raise ValueError(f"x and y must have as many points, got {len(self.x)} and {len(self.y)}")
+        if self.point_errors and (
+            len(self.point_errors) != len(self.x) or len({len(row) for row in self.point_errors}) > 1
+        ):
+            raise ValueError("point_errors must have a row for each point, all of one length")
         if any(after <= before for before, after in zip(self.x, self.x[1:], strict=False)):
             raise ValueError("x must ascend")
         return self

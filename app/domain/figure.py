@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from dicast.app.domain.text import percent
+
+Taken = Literal["items", "raters", "clusters"]
+"""What an interval may take for all there is; otherwise it speaks of others like these, too."""
 
 
 class Figure(BaseModel):
@@ -32,6 +35,14 @@ class Figure(BaseModel):
     def unknown(cls, reason: str) -> Self:
         """Return a figure without a value."""
         return cls(reason=reason)
+
+    @classmethod
+    def combined(
+        cls, value: float | None, method: str, *, low: float | None = None, high: float | None = None, items: int = 0
+    ) -> Self:
+        """Return a figure that is made of others by `method`, without an interval unless there are `low` and `high`.
+        What is estimated comes from `dicast.app.analysis.scores.figure`."""
+        return cls(value=value, low=low, high=high, items=items, method=method)
 
 
 def figure_text(figure: Figure, places: int = 2) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic_core import to_json
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, JudgedKind, VisibleOpinion
-from dicast.app.domain.job import Agent, EvaluationJob
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 
 _CODE = "5f0c2a9be1d47783"
@@ -39,8 +41,10 @@ def digest(value: Any) -> str:
 
 
 def judge_digest(agent: Agent) -> str:
-    """Return the digest of what defines a judge besides its model: name, persona and temperature."""
-    return digest([agent.name, agent.persona, agent.temperature])
+    """Return the digest of what defines a judge besides its model: name, persona, temperature, and what further
+    parameters it has."""
+    more = agent.parameters(0)
+    return digest([agent.name, agent.persona, agent.temperature, *([more] if more else [])])
 
 
 def model_digest(model: str) -> str:
@@ -57,12 +61,23 @@ def prompt_digest(job: EvaluationJob) -> str:
     """Return the digest of the prompts that this version of Dicast sends to a judge of this job for items of its kinds,
     without rubric and persona, which have digests of their own."""
     judge = job.agents[0].model_copy(update={"persona": "", "max_tokens": 1024})
-    wordings: list[Any] = []
-    for item in _sample_items(job):
-        single = single_prompt(judge, _SAMPLE_DIMENSION, item, _CODE, structured=True)
-        prompts = single, batch_prompt(judge, [_SAMPLE_DIMENSION], item, _CODE)
-        wordings += [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
+    wordings = [wording for item in _sample_items(job) for wording in _wordings(judge, item)]
     return digest([*wordings, *_templates(job)])
+
+
+@cache
+def wording_digest(kind: JudgedKind, *, has_images: bool, has_opinions: bool) -> str:
+    """Return the digest of the words that this version of Dicast puts around an item of this kind, with images or a
+    chief's opinions or without."""
+    fields = {**_COMMON, **_SAMPLE_FIELDS[kind], **(_PICTURE if has_images else {})}
+    item = Item.model_validate(fields).model_copy(update={"opinions": _SAMPLE_OPINIONS if has_opinions else None})
+    return digest(_wordings(Agent(name="judge"), item))
+
+
+def _wordings(judge: Agent, item: Item) -> list[Any]:
+    single = single_prompt(judge, _SAMPLE_DIMENSION, item, _CODE, structured=True)
+    prompts = single, batch_prompt(judge, [_SAMPLE_DIMENSION], item, _CODE)
+    return [[prompt.system, prompt.user, prompt.schema] for prompt in prompts]
 
 
 def template_digest(job: EvaluationJob) -> str:

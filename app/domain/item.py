@@ -107,7 +107,7 @@ class Turn(Strict):
 class VisibleOpinion(Strict):
     """What a chief is shown of one judge's opinion on an item; `said` is None for a judge without one.
 
-    app/domain/chief.py decides which opinions are shown.
+    app/domain/escalation.py decides which opinions are shown.
     """
 
     round: int = Field(ge=0)

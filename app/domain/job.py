@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -17,8 +18,11 @@ from pydantic.json_schema import SkipJsonSchema
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.deadlines import Duration, FinishBy
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.figure import Taken
 from dicast.app.domain.item import Item, ItemSource, JudgedKind, RatingSource
-from dicast.app.domain.panel import MAJORITY, Combination, PanelRule, check_chief, check_escalation
+from dicast.app.domain.panel import MAJORITY, Agent, Combination, PanelRule, check_chief, check_escalation
+from dicast.app.domain.plan import Road
+from dicast.app.domain.price import Amount
 from dicast.app.domain.probes import Probes, author_column, names, variant_probes
 from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.question import Question
@@ -32,7 +36,6 @@ from dicast.app.domain.text import (
     LabelText,
     Metadata,
     MetadataName,
-    PoolName,
     Strict,
 )
 from dicast.errors import alternatives
@@ -42,48 +45,11 @@ Orders = Literal["both", "given"]
 
 MAX_AGENTS = 1000
 MAX_DIMENSIONS = 10_000
-MAX_DEPLOYMENTS = 16
 MAX_FAIL_FAST = 1000
 MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
 MAX_LABELLED = 20
-
-
-class Deployment(Strict):
-    """One place where a judge's model runs."""
-
-    pool: PoolName = Field(default="", description="'' is the default pool")
-    model: str | None = Field(default=None, description="None: the pool's default model")
-
-
-class Agent(Strict):
-    """One judge: a persona on a model of one pool, or of several."""
-
-    name: Id
-    persona: str = ""
-    pool: PoolName = Field(default="", description="'' is the default pool")
-    model: str | None = Field(default=None, description="None: the pool's default model")
-    deployments: list[Deployment] = Field(
-        default_factory=list,
-        max_length=MAX_DEPLOYMENTS,
-        description="in place of pool and model: each unit goes to the one that is best off",
-    )
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
-    max_tokens: int = Field(default=1024, ge=1, le=200_000)
-    template: str | None = Field(default=None, description="how it is shown the material; None: as the job says")
-
-    @property
-    def choices(self) -> list[Deployment]:
-        """Where the agent may be called: its deployments, or its one pool and model."""
-        return self.deployments or [Deployment(pool=self.pool, model=self.model)]
-
-    @model_validator(mode="after")
-    def _one_way_to_say_it(self) -> Self:
-        for field in ("pool", "model"):
-            if self.deployments and (value := getattr(self, field)):
-                raise ValueError(f"{field} must be named in deployments, or without them, got {value!r} beside them")
-        return self
 
 
 class EvaluationJob(Strict):
@@ -118,7 +84,15 @@ class EvaluationJob(Strict):
         default="at_least_once",
         description="at_most_once: no second call where the first may have been paid for",
     )
+    strict_params: bool = Field(
+        default=False, description="a parameter that a model refuses ends its units; else it is left out, and told"
+    )
     batching: bool | None = Field(default=None, description="None: BATCHING_ENABLED decides")
+    road: Road | None = Field(
+        default=None,
+        description="batch: by the providers' batch APIs, cheaper and within a day; flex: by OpenAI's slow service, "
+        "cheaper; None: as the pools file says",
+    )
     fail_fast: int | None = Field(
         default=None,
         ge=0,
@@ -128,9 +102,21 @@ class EvaluationJob(Strict):
     on_exhausted: Literal["fail", "wait"] = Field(
         default="fail", description="what units do when the account has no money left"
     )
+    cache: Literal["off", "use", "refresh", "only"] = Field(
+        default="off",
+        description="whether opinions given before to the same question are used again; only: no call is made",
+    )
+    cache_max_age: Accepts[Duration | None, float | str | timedelta | None] = Field(
+        default=ABSENT, description="the age up to which such opinions are used; None: any"
+    )
     finish_by: Accepts[FinishBy | None, float | str | timedelta | datetime | None] = Field(
         default=ABSENT, description="no call after so long from the start, or after this instant"
     )
+    max_cost: Accepts[Amount | None, float | str | Decimal | None] = Field(
+        default=ABSENT, description="what its calls may cost at most, in the currency of its models' prices"
+    )
+    max_tokens: int | None = Field(default=None, ge=1, le=10**15, description="tokens that its calls may take at most")
+    max_calls: int | None = Field(default=None, ge=1, le=10**12, description="calls that are made for it at most")
     unit_deadline: Accepts[Duration | None, float | str | timedelta | None] = Field(
         default=ABSENT, description="a unit ends so long after it was published; 0: never; None: DICAST_UNIT_DEADLINE"
     )
@@ -150,7 +136,12 @@ class EvaluationJob(Strict):
     )
     cluster: MetadataName | None = Field(
         default=None,
-        description="items' metadata by which intervals of groups are clustered, as the source; it is kept",
+        description="items' metadata that says which items belong together; intervals speak of other clusters; kept",
+    )
+    these: list[Taken] = Field(
+        default_factory=list,
+        max_length=3,
+        description="what intervals take for all there is: these `items`, `raters`, `clusters`; else others like them",
     )
     probes: Probes = Field(
         default_factory=list, description="biases to look for in the judges, by name or with options"
@@ -294,6 +285,11 @@ class EvaluationJob(Strict):
     def panel_of(self, dimension: Dimension) -> PanelRule:
         """Return how the judges' scores are combined in this dimension."""
         return dimension.panel or self.panel or (MAJORITY if dimension.scale.nominal else PanelRule())
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the job's cost, tokens or calls have a cap, so that its items are judged in random order."""
+        return self.max_cost is not None or self.max_tokens is not None or self.max_calls is not None
 
     @property
     def keeps_scoreboard(self) -> bool:

@@ -31,6 +31,21 @@ class _Plain(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True)
 
 
+class WorstCase(_Plain):
+    """What a value would be if all judgements without a score (`missing` of them) had spoken against it as far as the
+    scale allows, and if all had spoken for it. Nothing is assumed about why they are missing."""
+
+    low: float
+    high: float
+    missing: int
+
+    def could_end(self, figure: Figure) -> bool:
+        """Return whether the interval of `figure`, moved as far as the value may move, holds 0."""
+        if figure.value is None or figure.low is None or figure.high is None:
+            return False
+        return figure.low + self.low - figure.value <= 0 <= figure.high + self.high - figure.value
+
+
 class RaterAgreement(_Plain):
     """Agreement among several raters over `items` items; `missing` is the share of empty cells."""
 
@@ -52,6 +67,10 @@ class PeoplesMean(_Plain):
 
     `powered` uses the judges' scores of all items and people's of some, `people_alone` people's alone. `saved` is the
     factor by which people would have had to rate more items for an interval as narrow.
+
+    With two raters or more, both speak of raters like these, unless the job says `these: [raters]`: then
+    `of_these_raters` has the narrower interval of these alone, and `raters_apart` is the standard deviation of raters'
+    strictness, in points.
     """
 
     powered: Figure
@@ -59,6 +78,48 @@ class PeoplesMean(_Plain):
     judges_weight: float
     saved: float | None
     saved_reason: str | None = None
+    of_these_raters: Figure | None = None
+    raters_apart: float | None = None
+    worst_case: WorstCase | None = Field(default=None, description="of `powered`, where items have no score")
+
+
+EPSILONS = (0.1, 0.15, 0.2)
+"""The advantages that a judge is granted for its cost in the alternative annotator test: its authors
+recommend 0.1 where the people are crowd workers, 0.15 where they are skilled, and 0.2 where they are experts."""
+WINNING = 0.5
+"""The winning rate from which on a judge passes that test."""
+
+
+class ReplacedRater(_Plain):
+    """One person in the alternative annotator test: `wins` is the share of this person's items on which the judge is as
+    close to the other people as this person is, or closer. `p_values` are those of "the judge is worse by epsilon", for
+    each of `EPSILONS`, corrected by Benjamini and Yekutieli for all such tests of the report."""
+
+    name: str
+    items: int
+    wins: Figure
+    p_values: list[float]
+
+
+class ReplacementTest(_Plain):
+    """Whether a judge may replace one of the people: the alternative annotator test.
+
+    `advantage` is the mean of the people's `wins`, `winning_rates` the shares of people against whom the judge is shown
+    to be no worse than epsilon, for each of `EPSILONS`. `reason` says why nobody is tested.
+    """
+
+    advantage: Figure
+    raters: list[ReplacedRater] = []
+    winning_rates: list[float] = []
+    reason: str | None = None
+
+    @property
+    def passed(self) -> float | None:
+        """The smallest epsilon at which the judge passes, None if there is none."""
+        for epsilon, rate in zip(EPSILONS, self.winning_rates, strict=False):
+            if rate >= WINNING:
+                return epsilon
+        return None
 
 
 class RaterStatistics(_Plain):
@@ -95,9 +156,14 @@ class RaterStatistics(_Plain):
     alpha_with_people: Figure | None = None
     icc_with_people: Figure | None = None
     peoples_mean: PeoplesMean | None = None
+    replaces: ReplacementTest | None = None
+    same: Figure | None = Field(
+        default=None, description="the share of people, or of other people, who gave the same score"
+    )
     repeats: Figure | None = None
     spared: int = 0
     audited: int = 0
+    worst_case: WorstCase | None = Field(default=None, description="of the `mean`, where judgements have no score")
 
 
 class GroupMean(_Plain):
@@ -112,6 +178,8 @@ class GroupMean(_Plain):
     ranks: list[float] | None = None
     people_ranks: list[float] | None = None
     wins: Figure | None = None
+    worst_case: WorstCase | None = Field(default=None, description="of the `mean`, where judgements have no score")
+    people_worst_case: WorstCase | None = Field(default=None, description="of people's, where items have no score")
 
 
 class GroupDifference(_Plain):
@@ -122,6 +190,34 @@ class GroupDifference(_Plain):
     second: str
     difference: Figure
     p: float | None
+    worst_case: WorstCase | None = Field(default=None, description="where judgements have no score")
+
+    @property
+    def hangs_on_missing(self) -> bool:
+        """Whether judgements without a score could have made the difference none."""
+        return self.worst_case is not None and self.worst_case.could_end(self.difference)
+
+
+class AgreementInGroup(_Plain):
+    """How far a rater agrees with people on the rated items of one group, and how far it is off there."""
+
+    name: str
+    voice: str
+    pearson: Figure
+    bias: Figure
+
+
+class GroupAgreement(_Plain):
+    """Whether a rater (a judge, or "panel") follows people equally well in all groups that have enough ratings.
+
+    `pearson_p` is the p-value of equal correlations, `bias_p` that of equal biases: a rater whose bias differs favours
+    some groups. Both are corrected by Holm for all claims of the report.
+    """
+
+    voice: str
+    groups: list[AgreementInGroup]
+    pearson_p: float | None = None
+    bias_p: float | None = None
 
 
 class GroupStatistics(_Plain):
@@ -137,6 +233,7 @@ class GroupStatistics(_Plain):
     means: list[GroupMean] = []
     differences: list[GroupDifference] = []
     people_differences: list[GroupDifference] = []
+    agreement: list[GroupAgreement] = Field(default_factory=list, description="of each judge and the panel with people")
     reason: str | None = None
     people_reason: str | None = None
 
@@ -226,14 +323,16 @@ class CalibratedRater(_Plain):
     """One judge or the panel under the job's calibration: the mean of its `raw` and of the `calibrated` scores, and by
     how much these differ from people's (`bias`).
 
-    The intervals do not include the error of the map itself, which was learned on `learned_on` items. `differing` is
-    what the map was made with that the job does not have.
+    The interval of `calibrated` includes the error of the map itself, which was learned on `learned_on` items, if
+    `map_counts`: maps of earlier versions do not tell it. `differing` is what the map was made with that the job does
+    not have.
     """
 
     name: str
     kind: Literal["judge", "panel"]
     method: str = ""
     learned_on: int = 0
+    map_counts: bool = False
     differing: list[str] = []
     raw: Figure
     calibrated: Figure
@@ -333,6 +432,43 @@ class SampleCheck(_Plain):
     p: float
 
 
+class VarianceComponent(_Plain):
+    """How much of scores' variance comes from one `source`, such as "item", "judge" or "item x judge": in points
+    squared, and as a share of all."""
+
+    source: str
+    variance: Figure
+    share: float
+
+
+class DesignStudy(_Plain):
+    """What a design is worth: so many judges or raters (`sources`) who each score an item so often (`replicates`).
+
+    The generalizability coefficient tells how well an item's mean score tells items apart, the dependability
+    coefficient how well it tells what an item is worth; 1 is without error. `error_of_mean` is the standard error of
+    the mean of all items, in points, for items and judges like these.
+    """
+
+    design: str
+    sources: int
+    replicates: int
+    items: int
+    generalizability: float
+    dependability: float
+    error_of_mean: float
+
+
+class VarianceComponents(_Plain):
+    """Where the variance comes from, of the judges' scores in a dimension, of people's ratings there, or of the judges'
+    scores in all dimensions, on `items` items; `designs` are what it is worth, and what more would buy."""
+
+    of: Literal["judges", "people", "dimensions"]
+    items: int = 0
+    components: list[VarianceComponent] = []
+    designs: list[DesignStudy] = []
+    reason: str | None = None
+
+
 class DimensionStatistics(_Plain):
     """All statistics of one dimension. `voices` are the judges in order, then the panel; `person` is what a person
     reaches against the other people, and `independent` how many independent judges the panel is worth."""
@@ -343,6 +479,11 @@ class DimensionStatistics(_Plain):
     ratings: int
     rated_items: int
     raters: list[str]
+    leader: str = Field(default="", description="the judge whose correlation with people is the highest")
+    leader_p: float | None = Field(
+        default=None, description="of its really being so, corrected for all claims of the report"
+    )
+    population: str = Field(default="", description="a sentence: which items, clusters and raters intervals speak of")
     panel: str
     voices: list[RaterStatistics]
     person: RaterStatistics | None
@@ -355,6 +496,9 @@ class DimensionStatistics(_Plain):
     shares: list[LabelShare] = []
     preferences: PreferenceStatistics | None = None
     audit: EscalationAudit | None = None
+    components: list[VarianceComponents] = Field(
+        default_factory=list, description="where the variance of the judges' scores, and of people's, comes from"
+    )
     sample_checks: list[SampleCheck] = Field(
         default_factory=list, description="whether the rated items are a random sample of all"
     )
@@ -396,6 +540,9 @@ class JobStatistics(_Plain):
     unknowable: list[str] = Field(default_factory=list)
     stopped: StoppedEarly | None = None
     dimensions: list[DimensionStatistics] = []
+    components: VarianceComponents | None = Field(
+        default=None, description="where the variance of the judges' scores in all dimensions comes from"
+    )
 
     @classmethod
     def of_no_ratings(cls) -> Self:
@@ -418,8 +565,19 @@ class JudgeShift(_Plain):
     only_second: int
 
 
+class RunShift(_Plain):
+    """The shift of the scores of a dimension from the first run to the second, one an item: the mean of the judges who
+    scored it in both. `system` is the group of items, '' for all of them. `p` is corrected by Holm for all of these."""
+
+    dimension: str
+    system: str = ""
+    shift: Figure
+    p: float | None
+
+
 class MovedItem(_Plain):
-    """One of the items that moved most, with the judge's score and argument in each run."""
+    """One of the items that moved most, with the judge's score and argument in each run, and the texts that were
+    judged, as far as the jobs' folders hold them."""
 
     item_id: str
     dimension: str
@@ -428,6 +586,8 @@ class MovedItem(_Plain):
     second: float
     first_argument: str = ""
     second_argument: str = ""
+    first_text: str = ""
+    second_text: str = ""
 
 
 class RunsCompared(_Plain):
@@ -440,6 +600,10 @@ class RunsCompared(_Plain):
 
     first: str
     second: str
+    summary: list[str] = Field(default_factory=list, description="what moved, the most important first")
+    by: str = Field(default="", description="the metadata that tells systems apart; '' where the runs name none")
+    panel: list[RunShift] = []
+    systems: list[RunShift] = []
     shifts: list[JudgeShift]
     moved: list[MovedItem]
     forced: list[str] = []
@@ -490,6 +654,60 @@ class PanelFront(_Plain):
     )
 
 
+class RatingPrice(_Plain):
+    """How wide the 95 % interval of people's mean is expected to be with so many ratings: from these `alone`, and with
+    the judges' help where items are drawn evenly or by Neyman's allocation."""
+
+    ratings: int
+    alone: float
+    even: float
+    neyman: float
+
+
+class RatingPlan(_Plain):
+    """What ratings would buy in a dimension. `pilot` is the number of rated items that it comes from (0: the judges'
+    spread alone). `now` is people's mean after the `rated` items so far, with an interval that holds however often one
+    looks; `enough` is how many ratings a `width` is expected to take then (None: more than there are items)."""
+
+    dimension: str
+    pilot: int = 0
+    prices: list[RatingPrice] = []
+    rated: int = 0
+    now: Figure | None = None
+    width: float | None = None
+    enough: int | None = None
+    reason: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ratings so far are enough for the width."""
+        now = self.now
+        if now is None or now.low is None or now.high is None or self.width is None:
+            return False
+        return now.high - now.low <= self.width
+
+
+class TrustedPanel(_Plain):
+    """How a panel escalates so that, with this `confidence`, people's mean is `within` so many points of its score on a
+    share of `agree` of the items that it decides.
+
+    The next judge is asked above the `bound`, and what stays above it is left to people. On the rated items it
+    `decided` so many, on `agreeing` of them people agreed; `coverage` is the share of all items that it decides.
+    `reason` says why there is no such bound.
+    """
+
+    dimension: str
+    agree: float
+    confidence: float
+    within: float
+    by: Literal["difference", "uncertainty"] = "difference"
+    bound: float | None = None
+    decided: int = 0
+    agreeing: int = 0
+    coverage: float = 0.0
+    reason: str | None = None
+
+
 class NotCalibrated(_Plain):
     """The reason why there is no map from a judge's scores in a dimension to people's."""
 
@@ -528,6 +746,9 @@ def statistic_rows(statistics: JobStatistics) -> Iterator[StatisticRow]:
     for dimension in statistics.dimensions:
         for entry in _figures(dimension, (), "", None):
             yield _row(dimension.dimension, entry)
+    if statistics.components is not None:
+        for entry in _figures(statistics.components, ("components",), "", None):
+            yield _row("", entry)
 
 
 _FigureEntry = tuple[tuple[str, ...], str, float | None, Figure]
@@ -555,5 +776,5 @@ def _name(model: BaseModel) -> str:
     texts = {field: value for field, value in model if isinstance(value, str)}
     if {"first", "second"} <= texts.keys():
         return f"{texts['first']} - {texts['second']}"
-    parts = [texts[field] for field in ("by", "probe", "name", "voice", "label") if texts.get(field)]
+    parts = [texts[field] for field in ("by", "probe", "name", "voice", "label", "source") if texts.get(field)]
     return ": ".join(parts)

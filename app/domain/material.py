@@ -22,6 +22,9 @@ _TEMPLATE_TOKEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+END = "END OF MATERIAL"
+"""The material ends at a line of this and the nonce."""
+
 
 class TemplateError(DicastError, ValueError):
     """The template is invalid, cannot be used on an item, or does too much. The message says which and why."""
@@ -41,14 +44,14 @@ def material(item: Item, nonce: str, arranged: Sequence[str] | None = None) -> l
         raise ValueError("the nonce occurs in the item")
     parts = ["MATERIAL"]
     if arranged is not None:
-        return [*parts, *arranged, *_image_lines(item.all_images), *_opinions(item), f"END OF MATERIAL {nonce}"]
+        return [*parts, *arranged, *_image_lines(item.all_images), *_opinions(item), f"{END} {nonce}"]
     if item.prompt:
         parts += [_TASKS[item.kind], quote_lines(item.prompt)]
     if item.reference:
         parts += ["A reference answer, known to be good:", quote_lines(item.reference)]
     if item.images:
         parts += ["What belongs to it in images:", *_image_lines(item.images)]
-    return [*parts, *_judged(item), *_opinions(item), f"END OF MATERIAL {nonce}"]
+    return [*parts, *_judged(item), *_opinions(item), f"{END} {nonce}"]
 
 
 def _opinions(item: Item) -> list[str]:

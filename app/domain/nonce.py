@@ -15,7 +15,7 @@ from itertools import count
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
+from dicast.app.domain.panel import Agent
 
 NONCE_CHARS = 16
 """The number of hexadecimal digits, in lower case."""
@@ -30,22 +30,31 @@ def nonce_for(
     It occurs in none of the item's texts (`is_fresh`), and two questions share one only if they ask the same: same
     texts, judge, criteria and replicate. The job and the ids of items do not count, unless a `template` may show them.
     """
+    question = question_digest(agent, dimensions, item, replicate, template)
+    for number in count():
+        nonce = hmac.new(key, question + b"%d" % number, hashlib.sha256).hexdigest()[:NONCE_CHARS]
+        if is_fresh(nonce, item):
+            return nonce
+    raise AssertionError("counting does not end")
+
+
+def question_digest(
+    agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int, template: str | None = None
+) -> bytes:
+    """Return a digest (32 bytes) of what a judge is asked: two questions share one only if they ask the same, in the
+    sense of `nonce_for`. The wording of Dicast's own prompts is not part of it (app/domain/fingerprints.py)."""
     digest = hashlib.sha256(b"%d" % replicate)
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
     for part in (
         *_texts(item),
         *arranged,
-        agent.model_dump_json(exclude={"template"}),
+        agent.model_dump_json(exclude={"template"} | agent.unset),
         *map(_dimension_text, dimensions),
     ):
         data = part.encode("utf-8", "surrogatepass")
         digest.update(b":%d:" % len(data))  # or two texts could be divided otherwise
         digest.update(data)
-    for number in count():
-        nonce = hmac.new(key, digest.digest() + b"%d" % number, hashlib.sha256).hexdigest()[:NONCE_CHARS]
-        if is_fresh(nonce, item):
-            return nonce
-    raise AssertionError("counting does not end")
+    return digest.digest()
 
 
 def _texts(item: Item) -> list[str]:

@@ -25,6 +25,15 @@ class Usage(BaseModel):
     output_tokens: int = 0
 
 
+class CallUsage(Usage):
+    """The tokens of a whole call, in which parts of the input were read from the provider's cache or written to it, or
+    a part of the output was hidden reasoning."""
+
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
 class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
@@ -41,6 +50,8 @@ class Opinion(BaseModel):
     `dissent` is of a panel's chief alone: what those held whom it did not follow, and why; '' if it followed all.
     `probe` is null of an item as it is, and else what was changed in a variant of it (app/domain/variants.py): such
     opinions count in no mean, panel or agreement.
+    `cached`: the opinion was given to the same question before, at this instant (ISO 8601, UTC), and no call was made
+    for it; `usage`, `latency_s` and `attempts` are then 0.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -59,6 +70,11 @@ class Opinion(BaseModel):
     )
     cited_evidence: list[str] = Field(default_factory=list)
     model: str
+    system_fingerprint: str | None = Field(
+        default=None,
+        exclude_if=partial(operator.is_, None),
+        description="in JSON only where the provider tells it: the state of its system that answered",
+    )
     pool: str = ""
     usage: Usage = Usage()
     latency_s: float = Field(default=0.0, ge=0)
@@ -66,6 +82,11 @@ class Opinion(BaseModel):
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     not_needed: bool = Field(default=False, exclude_if=operator.not_, description="in JSON only where it is true")
     probe: str | None = Field(default=None, description="what was changed in a variant of the item, judged for a probe")
+    cached: str | None = Field(
+        default=None,
+        exclude_if=partial(operator.is_, None),
+        description="when it was given first, in JSON only of an opinion that was used again",
+    )
 
 
 class ErrorKind(StrEnum):
@@ -77,8 +98,12 @@ class ErrorKind(StrEnum):
     TIMEOUT = "timeout"  # LLM_CALL_TIMEOUT
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422: asking again cannot help
     MALFORMED = "malformed"  # the answer is no opinion
+    OUT_OF_TOKENS = "out_of_tokens"  # hidden reasoning took all of max_tokens
+    REFUSED = "refused"  # the model refused to answer
+    FILTERED = "filtered"  # the provider's content filter withheld the answer, or the question
     NOT_ASKED = "not_asked"  # the job's first units there all ended in one error: it stopped asking
     POOL_DOWN = "pool_down"  # max_pool_down: its pool was down for longer than the job waits
+    CAPPED = "capped"  # max_cost, max_tokens or max_calls of its job is met
     DEADLINE = "deadline"  # unit_deadline or finish_by passed
     CANCELLED = "cancelled"
     LOST = "lost"  # the worker died with it too often, or its calls are spent
@@ -113,20 +138,29 @@ class FailureKind(StrEnum):
 
     RATE_LIMITED = "rate_limited"  # 429: this account's limit
     OVERLOADED = "overloaded"  # 529: the provider is overloaded for everybody
+    UNAVAILABLE = "unavailable"  # a cheap road had no room: flex without capacity, a batch that expired; not charged
     QUOTA_EXHAUSTED = "quota_exhausted"  # 429 insufficient_quota, spend cap: terminal
     SERVER = "server"  # 408, 5xx but 529
     CONNECTION = "connection"  # refused, reset, cut in the middle
     TIMEOUT = "timeout"  # the SDK's own deadline, or the caller's total one
     REJECTED = "rejected"  # 400, 401, 403, 404, 413, 422, redirects: terminal
     MALFORMED = "malformed"  # a 200 that is no answer: HTML, too large, no content, bad JSON, no opinion
+    OUT_OF_TOKENS = "out_of_tokens"  # the model stopped at max_tokens while it was reasoning
+    REFUSED = "refused"  # the model said that it will not answer
+    FILTERED = "filtered"  # a content filter stopped question or answer: terminal
     INTERNAL = "internal"  # a fault of this program
 
 
-RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED})
+RATE_LIMITS = frozenset({FailureKind.RATE_LIMITED, FailureKind.OVERLOADED, FailureKind.UNAVAILABLE})
 """Failures that are the pool's fault and not the unit's: they spend the requeue budget instead of an attempt."""
 
-TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED})
+TERMINAL = frozenset({FailureKind.QUOTA_EXHAUSTED, FailureKind.REJECTED, FailureKind.FILTERED})
 """Failures after which another call cannot help."""
+
+NO_OPINION = frozenset({
+    FailureKind.MALFORMED, FailureKind.OUT_OF_TOKENS, FailureKind.REFUSED, FailureKind.FILTERED,
+})  # fmt: skip
+"""Failures in which the provider has done its work, and may charge for it, but has given no opinion."""
 
 UNCERTAIN = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.INTERNAL})
 """Failures after which the provider may have answered, and charged for it. An error status is taken as not charged."""
@@ -134,12 +168,16 @@ UNCERTAIN = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECTION, FailureKind.
 _RECORDED_AS = {
     FailureKind.RATE_LIMITED: ErrorKind.RATE_LIMITED,
     FailureKind.OVERLOADED: ErrorKind.RATE_LIMITED,
+    FailureKind.UNAVAILABLE: ErrorKind.RATE_LIMITED,
     FailureKind.QUOTA_EXHAUSTED: ErrorKind.QUOTA_EXHAUSTED,
     FailureKind.SERVER: ErrorKind.PROVIDER,
     FailureKind.CONNECTION: ErrorKind.PROVIDER,
     FailureKind.TIMEOUT: ErrorKind.TIMEOUT,
     FailureKind.REJECTED: ErrorKind.REJECTED,
     FailureKind.MALFORMED: ErrorKind.MALFORMED,
+    FailureKind.OUT_OF_TOKENS: ErrorKind.OUT_OF_TOKENS,
+    FailureKind.REFUSED: ErrorKind.REFUSED,
+    FailureKind.FILTERED: ErrorKind.FILTERED,
     FailureKind.INTERNAL: ErrorKind.INTERNAL,
 }
 
@@ -175,11 +213,22 @@ class ErrorReason(BaseModel):
         return f"{self.status_code} {self.message}"
 
 
+class JudgeErrors(BaseModel):
+    """Counts a judge's units that failed with one kind of error and one HTTP status, without variants of items."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    judge: str
+    status_code: int | None
+    count: int
+
+
 class ErrorGroup(BaseModel):
     """All errors of one kind, with messages cut to `MAX_EXAMPLE_LENGTH` characters.
 
-    `reasons` are the distinct messages, most frequent first; beyond `MAX_REASONS`, those that came first are kept.
-    `examples` are the first few, chosen so that each reason has some.
+    `judges` says whose they are, most first, without those of variants of items. `reasons` are the distinct messages,
+    most frequent first; beyond `MAX_REASONS`, those that came first are kept. `examples` are the first few, chosen so
+    that each reason has some.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -188,6 +237,7 @@ class ErrorGroup(BaseModel):
     count: int
     examples: list[EvaluationError]
     reasons: list[ErrorReason] = []
+    judges: list[JudgeErrors] = []
 
 
 class ErrorTally:
@@ -197,11 +247,14 @@ class ErrorTally:
         self.examples: list[EvaluationError] = []
         self._counts: Counter[tuple[int | None, str]] = Counter()
         self._first: dict[tuple[int | None, str], EvaluationError] = {}
+        self._judges: Counter[tuple[str, int | None]] = Counter()
 
     def add(self, error: EvaluationError) -> None:
         """Count one error."""
         error = error.model_copy(update={"message": error.message[:MAX_EXAMPLE_LENGTH]})
         reason = error.status_code, error.message
+        if error.probe is None:
+            self._judges[error.judge, error.status_code] += 1
         if reason in self._counts or len(self._counts) < MAX_REASONS:
             self._counts[reason] += 1
             self._first.setdefault(reason, error)
@@ -217,3 +270,10 @@ class ErrorTally:
             )
             for (status, message), count in self._counts.most_common()
         ]  # fmt: skip
+
+    def judges(self) -> list[JudgeErrors]:
+        """Return how many errors each judge has with each status, most first."""
+        return [
+            JudgeErrors(judge=judge, status_code=status, count=count)
+            for (judge, status), count in self._judges.most_common()
+        ]

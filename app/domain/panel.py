@@ -1,14 +1,15 @@
-"""Rules by which several judges' opinions of one item become one score.
+"""A panel: its judges, and the rules by which their opinions of one item become one score.
 
-They are for one item at a time and without libraries, since workers decide by them whom to ask next. For all items at
-once, `app/analysis/combining.py` has the same rules as arrays; `tests/domain/test_panel.py` holds them to each other by
-random opinions. Thresholds are known here alone.
+The rules are for one item at a time and without libraries, since workers decide by them whom to ask next. For all
+items at once, `app/analysis/combining.py` has the same rules as arrays; `tests/domain/test_panel.py` holds them to each
+other by random opinions. Thresholds are known here alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from math import log
 from statistics import fmean, median
@@ -16,7 +17,72 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dicast.app.domain.text import Id, Metadata, PoolName, Strict
 from dicast.errors import DicastError, alternatives
+
+MAX_DEPLOYMENTS = 16
+MAX_PARAMS = 20
+PARAMETERS = 4
+"""The parameters that an agent has beside `temperature` and `max_tokens`, `params` as one."""
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ServiceTier = Literal["auto", "default", "priority", "standard_only", "on_demand", "performance"]
+
+
+class Deployment(Strict):
+    """One place where a judge's model runs."""
+
+    pool: PoolName = Field(default="", description="'' is the default pool")
+    model: str | None = Field(default=None, description="None: the pool's default model")
+
+
+class Agent(Strict):
+    """One judge: a persona on a model of one pool, or of several."""
+
+    name: Id
+    persona: str = ""
+    pool: PoolName = Field(default="", description="'' is the default pool")
+    model: str | None = Field(default=None, description="None: the pool's default model")
+    deployments: list[Deployment] = Field(
+        default_factory=list,
+        max_length=MAX_DEPLOYMENTS,
+        description="in place of pool and model: each unit goes to the one that is best off",
+    )
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    max_tokens: int = Field(default=1024, ge=1, le=200_000)
+    effort: Effort | None = Field(default=None, description="how much a model reasons; None: as its pool says")
+    seed: int | None = Field(default=None, ge=0, le=2**31 - 1001, description="replicate r is asked with seed + r")
+    service_tier: ServiceTier | None = Field(default=None, description="None: as its pool says")
+    params: Metadata = Field(
+        default_factory=dict, max_length=MAX_PARAMS, description="further parameters of calls, as its pool allows them"
+    )
+    template: str | None = Field(default=None, description="how it is shown the material; None: as the job says")
+
+    def parameters(self, replicate: int) -> dict[str, Any]:
+        """Return what its calls for this replicate are asked with beside `temperature` and `max_tokens`."""
+        if len(self.unset) == PARAMETERS:
+            return {}
+        seed = None if self.seed is None else self.seed + replicate
+        options = {"effort": self.effort, "seed": seed, "service_tier": self.service_tier}
+        return {**{name: value for name, value in options.items() if value is not None}, **self.params}
+
+    @cached_property
+    def unset(self) -> set[str]:
+        """The parameters that it does not have. They stay out of digests, which thus are as before there were any."""
+        return {name for name in ("effort", "seed", "service_tier", "params") if getattr(self, name) in (None, {})}
+
+    @property
+    def choices(self) -> list[Deployment]:
+        """Where the agent may be called: its deployments, or its one pool and model."""
+        return self.deployments or [Deployment(pool=self.pool, model=self.model)]
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> Self:
+        for field in ("pool", "model"):
+            if self.deployments and (value := getattr(self, field)):
+                raise ValueError(f"{field} must be named in deployments, or without them, got {value!r} beside them")
+        return self
+
 
 TRIMMED_SHARE = 0.2
 NEARLY = 1e-9
@@ -64,6 +130,16 @@ class Escalation(BaseModel):
         description="the share of the items on which all judges are asked, to see what asking fewer costs",
     )  # fmt: skip
 
+    agree: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, exclude_if=lambda share: share is None,
+        description="the share of the decided items on which people agree, as `dicast panel --agree` has learned it; "
+        "items on which the judges stay uncertain are left to people",
+    )  # fmt: skip
+    confidence: float | None = Field(
+        default=None, gt=0, lt=1, allow_inf_nan=False, exclude_if=lambda share: share is None,
+        description="how sure that is",
+    )  # fmt: skip
+
     @property
     def lossless(self) -> bool:
         """Whether the panel's score is always the full panel's."""
@@ -93,6 +169,11 @@ class Escalation(BaseModel):
             raise ValueError(
                 "one of difference and uncertainty decides who is asked, got both: "
                 f"{self.difference:g} and {self.uncertainty:g}"
+            )
+        if (self.agree is None) != (self.confidence is None) or (self.agree is not None and self.lossless):
+            raise ValueError(
+                "agree and confidence belong together, and to the difference or uncertainty for which `dicast panel "
+                "JOB --agree` has learned from rated items that they hold"
             )
         if self.audit is not None and self.lossless:
             raise ValueError(

@@ -17,13 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import ErrorKind, Usage
+
+Road = Literal["online", "batch", "flex"]
+"""How a unit's request gets to its provider: in a call of its own; as one of a batch, cheaper and within a day; or in a
+call of OpenAI's flex service, cheaper and slow."""
 
 
 class Unit(NamedTuple):
@@ -47,6 +51,7 @@ class Lane:
     batched: bool
     stage: int = 0
     """The lane's units are planned when those of all earlier stages have ended for their item."""
+    road: Road = "online"
 
     @property
     def units_per_item(self) -> int:
@@ -70,16 +75,19 @@ class Lane:
 
 def lanes(
     pools: Sequence[tuple[str, ...]], dimensions: int, replicates: int, batched: Sequence[bool],
-    stages: Sequence[int] | None = None,
+    stages: Sequence[int] | None = None, roads: Sequence[Road] | None = None,
 ) -> list[Lane]:  # fmt: skip
-    """Group agents by (pools, batched, stage); `pools[i]`, `batched[i]` and `stages[i]` are those of agent i. Order:
-    first appearance."""
-    groups: dict[tuple[tuple[str, ...], bool, int], list[int]] = {}
-    for agent, key in enumerate(zip(pools, batched, stages or [0] * len(pools), strict=True)):
+    """Group agents by (pools, batched, stage, road); `pools[i]`, `batched[i]`, `stages[i]` and `roads[i]` are those of
+    agent i. Order: first appearance."""
+    count = len(pools)
+    online: Road = "online"
+    roads = roads or [online] * count
+    groups: dict[tuple[tuple[str, ...], bool, int, Road], list[int]] = {}
+    for agent, key in enumerate(zip(pools, batched, stages or [0] * count, roads, strict=True)):
         groups.setdefault(key, []).append(agent)
     return [
-        Lane(names, tuple(agents), dimensions, replicates, is_batched, stage)
-        for (names, is_batched, stage), agents in groups.items()
+        Lane(names, tuple(agents), dimensions, replicates, is_batched, stage, road)
+        for (names, is_batched, stage, road), agents in groups.items()
     ]
 
 
@@ -115,6 +123,17 @@ def close_window(*, limit: int, page_max: int, stride: int) -> Window:
     """
     page_calls = max(1, min(math.ceil(limit / 2), page_max // stride))
     return Window(units=(limit + page_calls) * stride, page=page_calls * stride)
+
+
+BATCH_WINDOW_UNITS = 100_000
+"""How many units of a lane whose road is `batch` are open at once: a full batch at the provider, and the next."""
+
+
+def batch_window(*, page_max: int, stride: int) -> Window:
+    """Return the window of a lane whose units go by batches: no call keeps a slot waiting, so it is as large as the
+    store bears."""
+    page = max(1, page_max // stride) * stride
+    return Window(units=max(page, BATCH_WINDOW_UNITS), page=page)
 
 
 MAX_LABEL_CHARS = 200
@@ -241,6 +260,23 @@ class Stop(BaseModel):
         return f"{first} of {self.model} in pool {self.pool!r} ended in: {self.message}"
 
 
+class DroppedParameter(BaseModel):
+    """A parameter without which a job's calls at a place are made, because the model has refused it; `message` says
+    how."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    pool: str
+    model: str
+    name: str
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """One line for people."""
+        return f"{self.model} in pool {self.pool!r} was asked without {self.name}, which it refuses: {self.message}"
+
+
 def place(pool: str, model: str) -> str:
     """Return the name of a place where a job makes calls; pools' names hold no '|'."""
     return f"{pool}|{model}"
@@ -311,6 +347,15 @@ class Intervals:
     """Planning that this worker leaves to another is requested again after this long."""
     stopping_s: float = 2.0
     """How long a stopping worker waits for a claim that is under way."""
+    batch_forms_ms: int = 3000
+    """A batch is formed this long after the last page of its lane was opened, or a unit of it became due."""
+    batch_held_ms: int = 30_000
+    """A worker that is working on a batch says so this often at least; else another goes on with it."""
+    batch_poll_ms: tuple[int, int] = (1000, 60_000)
+    """The shortest and the longest wait between two looks at a batch at its provider: a twentieth of its age."""
+    batch_listed_ms: int = 120_000
+    """A batch whose creation was not confirmed is looked for this long in its provider's list, before it is taken for
+    never created."""
 
 
 STANDARD = Intervals()

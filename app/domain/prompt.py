@@ -11,7 +11,9 @@ The judged text, the task it answers and the reference are data. Two fences stan
 
 The nonce stands behind the material and not before it, because of what a provider can reuse. System text and material
 are the same for all dimensions of one agent and item, for the batched call and for its retries one by one; a nonce in
-front of the material would make each of these calls pay for the whole text again. The two fences make up for the
+front of the material would make each of these calls pay for the whole text again (`Prompt.shared`). So
+calls with the same beginning need no nonce in common, with which an answer to one criterion could pass for one to
+another. The two fences make up for the
 missing announcement: an opening that a text forges opens nothing, and a closing cannot be forged.
 
 The request behind the material has one machine-readable line each, at the start of a line, where nothing that a job
@@ -40,8 +42,8 @@ from typing import Any, NamedTuple
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.image import Image
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
-from dicast.app.domain.material import image_line, material
+from dicast.app.domain.material import END, image_line, material
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.schema import AnswerLimits, answer_limits, batch_schema, single_schema
 
 
@@ -130,13 +132,17 @@ class PlacedImage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One question. `schema` is None if the answer is requested as plain text; `max_tokens` limits the answer; `images`
-    stand within the text of `user`, in order."""
+    stand within the text of `user`, in order. `shared` is how many characters of `user` are the same for all
+    dimensions of an item and a judge: the material, up to the line that ends it."""
 
     system: str
     user: str
     schema: dict[str, Any] | None
     max_tokens: int
     images: Sequence[PlacedImage] = ()
+    shared: int = 0
+    """How many characters of `user` come before its nonce, and are the same in all calls on the item. A chief's message
+    has none: it shows other opinions for each dimension."""
 
 
 def single_prompt(
@@ -160,7 +166,7 @@ def single_prompt(
     only, is_chief = nonce if fixed_nonce else None, item.opinions is not None
     schema = single_schema(dimension.scale, limits, only, dissent=is_chief) if structured else None
     system, user = _system(agent.persona, phrases.task, is_chief), _message(item, nonce, request, arranged)
-    prompt = Prompt(system, user, schema, agent.max_tokens)
+    prompt = Prompt(system, user, schema, agent.max_tokens, shared=0 if is_chief else user.index(f"{END} {nonce}"))
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
 
@@ -186,7 +192,7 @@ def batch_prompt(
     is_chief = item.opinions is not None
     schema = batch_schema(dimensions, limits, nonce if fixed_nonce else None, dissent=is_chief)
     system, user = _system(agent.persona, phrases.task, is_chief), _message(item, nonce, request, arranged)
-    prompt = Prompt(system, user, schema, max_tokens)
+    prompt = Prompt(system, user, schema, max_tokens, shared=0 if is_chief else user.index(f"{END} {nonce}"))
     return prompt if item.images is None and item.messages is None else _with_images(prompt, item)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from dicast.app.domain.price import Amount
 from dicast.app.domain.text import Id, Strict
 from dicast.errors import meant
 
@@ -32,12 +33,19 @@ class QualityGate(Strict):
     """The thresholds that a job's results must reach. An empty gate lets everything pass."""
 
     fail_under: dict[Id, Finite] = Field(
-        default_factory=dict, max_length=MAX_CHECKS, description="dimension -> the least mean of the panel's scores"
+        default_factory=dict, max_length=MAX_CHECKS, description="dimension -> the least mean"
+    )
+    opinion: Literal["people", "judges"] = Field(
+        default="people",
+        description="whose mean fail_under is held against: people's of all items, where they rated, or the panel's",
     )
     confident: bool = Field(
         default=False, description="judge by the end of the 95 % interval that speaks against passing, not by the value"
     )
     max_errors: Share | None = Field(default=None, description="most units without a score: a share, or '1%'")
+    max_cost: Amount | None = Field(
+        default=None, description="most that the job's calls may have cost, what is unknown of it included"
+    )
     not_worse_than: str | None = Field(
         default=None, min_length=1, description="a finished job over the same items, or its folder"
     )
@@ -47,6 +55,10 @@ class QualityGate(Strict):
     )
     calibrated: bool = Field(
         default=False, description="take calibrated scores, and refuse where the calibration is not for this job"
+    )
+
+    certificate: str | None = Field(
+        default=None, min_length=1, description="file of a certificate that must hold for the judges (`dicast certify`)"
     )
 
     @model_validator(mode="after")
@@ -63,8 +75,9 @@ class QualityGate(Strict):
     def has_conditions(self) -> bool:
         """Whether the gate has any threshold."""
         return bool(
-            self.fail_under or self.max_errors is not None or self.not_worse_than is not None
-            or self.min_agreement is not None or self.calibrated
+            self.fail_under or self.max_errors is not None or self.max_cost is not None
+            or self.not_worse_than is not None or self.min_agreement is not None or self.calibrated
+            or self.certificate is not None
         )  # fmt: skip
 
     def check_dimensions(self, scales: dict[str, tuple[float, float]], nominal: Collection[str] = ()) -> None:
@@ -88,7 +101,10 @@ class Check(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True)
 
     name: str
-    kind: Literal["fail_under", "max_errors", "not_worse_than", "min_agreement", "calibrated", "complete"]
+    kind: Literal[
+        "fail_under", "max_errors", "max_cost", "not_worse_than", "min_agreement", "calibrated", "certificate",
+        "complete",
+    ]  # fmt: skip
     dimension: str = ""
     passed: bool | None
     value: float | None = None
@@ -112,3 +128,8 @@ class QualityVerdict(BaseModel):
         """True if all checks passed; None if none failed and some cannot be decided."""
         results: Collection[bool | None] = [check.passed for check in self.checks]
         return False if False in results else None if None in results else True
+
+    @property
+    def failures_first(self) -> list[Check]:
+        """The checks that failed, then those that cannot be decided, then those that passed."""
+        return sorted(self.checks, key=lambda check: {False: 0, None: 1, True: 2}[check.passed])

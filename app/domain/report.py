@@ -18,17 +18,21 @@ from typing import ClassVar, Literal, NamedTuple, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.conclusions import Conclusions
+from dicast.app.domain.cost import BookLine, JobCost, JobMoney, cost_of
 from dicast.app.domain.dimension import Dimension, Kind
 from dicast.app.domain.escalation import always_asked
+from dicast.app.domain.figure import Taken
 from dicast.app.domain.fingerprints import judge_digest
-from dicast.app.domain.job import Agent, Orders
+from dicast.app.domain.job import Orders
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
-from dicast.app.domain.opinion import ErrorGroup, ErrorKind, ErrorTally, EvaluationError, Opinion
-from dicast.app.domain.panel import LearnedPanel, PanelRule
-from dicast.app.domain.plan import Stop
+from dicast.app.domain.opinion import ErrorGroup, ErrorKind, ErrorTally, EvaluationError, Opinion, Usage
+from dicast.app.domain.panel import Agent, LearnedPanel, PanelRule
+from dicast.app.domain.plan import DroppedParameter, Road, Stop
 from dicast.app.domain.probes import Probes, without_ratings
 from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.question import JobAnswer
+from dicast.app.domain.quote import Quote
 
 
 class QuestionShare(BaseModel):
@@ -259,14 +263,19 @@ class ReportAgent(Frozen):
     )
 
     chief: bool = Field(default=False, description="it was asked last, and told of the others' opinions")
+    road: Road = Field(default="online", description="how its questions got to its provider")
 
     @classmethod
-    def from_agent(cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False) -> Self:
+    def from_agent(
+        cls, agent: Agent, models: Iterable[str] = (), *, chief: bool = False, road: Road = "online"
+    ) -> Self:
         """Make the report's entry of an agent. Several pools and `models` (those of its deployments) are joined by
         commas."""
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
         model = ", ".join(dict.fromkeys(models)) or agent.model
-        return cls(name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief)
+        return cls(
+            name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief, road=road
+        )
 
 
 class ReportDimension(Frozen):
@@ -336,11 +345,15 @@ class ReportHeader(Frozen):
     reason: str | None = None
     """Why the job was cancelled, unless a user cancelled it."""
     stopped: list[Stop] = []
+    dropped: list[DroppedParameter] = Field(
+        default_factory=list, description="parameters that models have refused, and were asked without"
+    )
     agents: list[ReportAgent]
     dimensions: list[ReportDimension]
     keep: list[str] = Field(default_factory=list, description="the items' metadata in the opinions' files")
     groups: list[str] = Field(default_factory=list, description="of those, what the statistics group by")
     cluster: str | None = Field(default=None, description="of those, what their intervals are clustered by")
+    these: list[Taken] = Field(default_factory=list, description="what intervals take for all there is")
     probes: Probes = Field(default_factory=list, description="biases that the statistics look for")
     rated: bool = Field(default=False, description="people have rated some of the items")
     panelled: bool = Field(default=False, description="the panel's scores are wanted")
@@ -353,6 +366,14 @@ class ReportHeader(Frozen):
     gate: QualityGate | None = Field(default=None, description="what its results must reach")
     calibration: Calibration | None = Field(default=None, description="maps from judges' scores to people's")
     orders: Orders | None = Field(default=None, description="in which pairs were judged; null where items are no pairs")
+    quote: Quote | None = Field(default=None, description="what it was to take, as told before; null if nobody asked")
+
+
+class BookedHeader(ReportHeader):
+    """A header together with the job's books, which the report tells as its `cost`."""
+
+    books: list[BookLine]
+    standing: JobMoney = JobMoney()
 
 
 class JudgeCell(Frozen):
@@ -434,8 +455,9 @@ class Report(ReportHeader):
     `missing` units have no opinion: those that a cancelled job did not come to, or whose job's question was answered
     before. `spared` units were not needed by an escalating panel. `probed` opinions, with or without a score, are on
     variants of items (`Opinion.probe`) and stand in no other number here but tokens and errors. Tokens are those of the
-    calls that brought the opinions. `overall` is the job's weighted score from 0 (every score at its scale's lower end)
-    to 1:
+    calls that brought the opinions. `cached` opinions, probes' included, were given before, the first of them at
+    `cached_since` (ISO 8601), and took no call. `overall` is the job's weighted score from 0 (every score at its
+    scale's lower end) to 1:
 
         sum_d w_d * (mean_d - min_d) / (max_d - min_d)  /  sum_d w_d
 
@@ -449,8 +471,11 @@ class Report(ReportHeader):
     missing: int
     spared: int = 0
     probed: int = 0
+    cached: int = 0
+    cached_since: str | None = None
     input_tokens: int
     output_tokens: int
+    cost: JobCost = Field(default=JobCost(), description="the job's books; empty in earlier versions' reports")
     overall: float | None
     by_dimension: list[DimensionReport]
     by_agent: list[AgentReport]
@@ -459,9 +484,20 @@ class Report(ReportHeader):
     files: ResultFiles
     panel_parquet: str | None = Field(default=None, description="the file of the panel's scores, if they are wanted")
     statistics: JobStatistics | None = Field(default=None, description="None in reports of earlier versions")
+    conclusions: Conclusions | None = Field(
+        default=None, description="what follows from the report; None in reports of earlier versions"
+    )
 
     as_html: ClassVar[Callable[[Report], str] | None] = None
     """Renders a report for notebooks."""
+
+    def bill(self) -> str:
+        """Return what it has cost, and what was quoted before; "" where nothing has a price."""
+        if not self.cost.sums:
+            return ""
+        quotes = self.quote.sums if self.quote is not None else []
+        before = f" (quoted: {' and '.join(total.sentence() for total in quotes)})" if quotes else ""
+        return f"{self.cost.sentence()}{before}"
 
     def _repr_html_(self) -> str | None:
         """Return the report as HTML for notebooks; None if no renderer is registered."""
@@ -486,7 +522,9 @@ class ReportBuilder:
         }
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
-        self._input_tokens = self._output_tokens = self._probed = 0
+        self._input_tokens = self._output_tokens = self._probed = self._cached = 0
+        self._cached_since: str | None = None
+        self._answers: dict[tuple[str, str], list[int]] = {}
         self._skipped: Counter[tuple[str, str]] = Counter()
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
@@ -502,6 +540,12 @@ class ReportBuilder:
             ) from None
         self._input_tokens += opinion.usage.input_tokens
         self._output_tokens += opinion.usage.output_tokens
+        tokens = self._answers.setdefault((opinion.judge, opinion.criterion_id), [0, 0])
+        tokens[0] += opinion.usage.input_tokens
+        tokens[1] += opinion.usage.output_tokens
+        if opinion.cached is not None:
+            self._cached += 1
+            self._cached_since = min(self._cached_since or opinion.cached, opinion.cached)
         if opinion.probe is not None:
             self._probed += 1
             return
@@ -521,6 +565,16 @@ class ReportBuilder:
         self._error_counts[error.kind] += 1
         self._errors.setdefault(error.kind, ErrorTally()).add(error)
 
+    def _cost(self) -> JobCost:
+        answers = {
+            place: Usage(input_tokens=inputs, output_tokens=outputs)
+            for place, (inputs, outputs) in self._answers.items()
+        }
+        if not isinstance(self._header, BookedHeader):
+            return JobCost()
+        books, standing = self._header.books, self._header.standing
+        return cost_of(books, answers, self._header.calls_unreported, standing)
+
     def build(self, files: ResultFiles) -> Report:
         """Return the report of everything that was added."""
         differences = self._differences.by_criterion()
@@ -529,14 +583,17 @@ class ReportBuilder:
         scored = sum(d.scores.n for d in by_dimension)
         failed = sum(d.scores.failures for d in by_dimension)
         return Report(
-            **dict(self._header),
+            **{name: value for name, value in self._header if name not in ("books", "standing")},
             scored=scored,
             failed=failed,
             missing=self._header.units - scored - failed - self._skipped.total() - self._probed,
             spared=self._skipped.total(),
             probed=self._probed,
+            cached=self._cached,
+            cached_since=self._cached_since,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
+            cost=self._cost(),
             overall=weighted_position(
                 _weighted(d.dimension, d.scores) for d in by_dimension if not d.dimension.nominal
             ),
@@ -544,7 +601,9 @@ class ReportBuilder:
             by_agent=by_agent,
             agreement_share=self._differences.share,
             errors=[
-                ErrorGroup(kind=kind, count=count, examples=tally.examples, reasons=tally.reasons())
+                ErrorGroup(
+                    kind=kind, count=count, examples=tally.examples, reasons=tally.reasons(), judges=tally.judges()
+                )
                 for kind, count in sorted(self._error_counts.items(), key=lambda group: (-group[1], group[0]))
                 for tally in [self._errors[kind]]
             ],

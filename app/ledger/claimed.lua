@@ -4,7 +4,8 @@
 
 -- nil if there is no such page any more, or no such position in it.
 local function find_units(key, item, token, positions)
-  local fields = {'left', 'first', 'units', 'opened_ms', 'revoked', item, 'w:' .. token}
+  local fields = {'left', 'first', 'units', 'opened_ms', 'revoked', item, 'w:' .. token, 'm:' .. token, 'capped',
+                  'n:' .. token}
   local head = #fields
   for _, position in ipairs(positions) do
     for _, kind in ipairs({'u:', 'r:', 'p:'}) do fields[#fields + 1] = kind .. position end
@@ -12,7 +13,9 @@ local function find_units(key, item, token, positions)
   local found = hmget_many(key, fields)
   if not found[1] then return nil end
   local first, size = tonumber(found[2]), tonumber(found[3])
-  local page = {opened_ms = found[4], revoked = found[5], item = found[6], waits = found[7] ~= false, units = {}}
+  local page = {opened_ms = found[4], revoked = found[5], item = found[6], waits = found[7] ~= false,
+                room = tonumber(found[8] or 0), capped = found[9] ~= false, needs = tonumber(found[10] or 0),
+                units = {}}
   for i, position in ipairs(positions) do
     local place = tonumber(position) - first
     if place < 0 or place >= size then return nil end

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import itertools
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from dicast.app.domain.cost import PREFIX, BookLine, JobMoney, read_books
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import STANDARD, Intervals, Lane, pieces
 from dicast.app.domain.question import JobAnswer
+from dicast.app.ledger.batches import BatchRecord, cancel_batch, list_batches, list_batches_over
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from dicast.app.ledger.records import JobState, UnitState, stored_spec
+from dicast.app.ledger.records import JobState, UnitState, read_places, stored_spec
 from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
@@ -31,6 +34,7 @@ STAGING_S = 7200
 """Much longer than a submission takes, because the store's clock may be put ahead meanwhile."""
 STAGED_TOGETHER = 200
 LISTED_TOGETHER = 100
+BOOKS_TOGETHER = 10_000
 WAITS_SHOWN_MS = 90_000
 """How long a trouble is shown. Whoever meets it meets it again sooner than that, and reports it again."""
 CONTINUATION_S = 30 * 86_400
@@ -71,6 +75,16 @@ class JobConflict(DicastError, ValueError):
         self.job = job
 
 
+class JobBooks(NamedTuple):
+    """The books of a job, which goes to these pools."""
+
+    job: str
+    incarnation: str
+    project: str
+    pools: Sequence[str]
+    books: Sequence[BookLine]
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job's state and counters at one instant. Times are ms of the store's wall clock."""
@@ -91,6 +105,8 @@ class JobStatus:
     """The trouble that a worker met with the job lately, such as a full disk."""
     answered: str | None = None
     """The answer to the job's question in a sentence, once it is known."""
+    money: str = ""
+    """What it has spent and reserved, and its cap, in words; '' of models without a price."""
 
     @property
     def done(self) -> int:
@@ -247,6 +263,18 @@ class LedgerClient:
                 pipe.hget(self._keys.job(job), "lanes")
             yield from (_pools_of(lanes) for lanes in pipe.execute() if lanes is not None)
 
+    def books(self) -> Iterator[JobBooks]:
+        """Yield the books of each job that is in the ledger, newest first."""
+        for job in self._redis.zrevrange(self._keys.jobs, 0, -1):
+            key = self._keys.job(job)
+            names = "spec", "incarnation", "project", "places", "lanes"
+            spec, incarnation, project, places, lanes = self._redis.hmget(key, *names)
+            if spec is not None:
+                record = dict(self._redis.hscan_iter(key, match=f"{PREFIX}*", count=BOOKS_TOGETHER))
+                judges = [agent["name"] for agent in orjson.loads(spec)["agents"]]
+                books = read_books(record, judges, read_places(places))
+                yield JobBooks(job, incarnation or "", project, _pools_of(lanes), books)
+
     def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
         """Yield jobs, newest first, with the pools that their units go to.
 
@@ -328,9 +356,9 @@ class LedgerClient:
         verdicts = self._revoke_unit(keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions])
         return [UnitState(verdict) for verdict in verdicts]
 
-    def resume(self, job: str) -> JobState:
-        """Have the units of an ended job that have no score judged again; return its previous state, which may forbid
-        it.
+    def resume(self, job: str, caps: Mapping[str, str] = MappingProxyType({})) -> JobState:
+        """Have the units of an ended job that have no score judged again, with other `caps` where it has some; return
+        its previous state, which may forbid it.
 
         Nothing is sent yet. Raises `UnknownJob`.
         """
@@ -340,7 +368,21 @@ class LedgerClient:
             raise UnknownJob(job)
         keys = [k.job(job), k.unfinished, k.base.clock, k.items(job), k.asking(job, incarnation or ""), k.kept(job)]
         args = ["", job, len(orjson.loads(lanes)), self._intervals.unattended_ms, secrets.token_hex(8)]
+        args += [part for pair in caps.items() for part in pair]
         return JobState(self._resume(keys=keys, args=args))
+
+    def batches(self) -> list[BatchRecord]:
+        """Return the batches at providers, and those on their way there, oldest first."""
+        return list_batches(self._redis, self._keys)
+
+    def batches_over(self) -> list[dict[str, Any]]:
+        """Return the summaries of the last batches that are over, newest first."""
+        return list_batches_over(self._redis, self._keys)
+
+    def cancel_batch(self, name: str) -> bool:
+        """Have a batch cancelled; False if there is none of this name. What was done of it counts; its other units go
+        into a later batch, unless their job is cancelled."""
+        return cancel_batch(self._redis, self._keys, name)
 
     def incarnation(self, job: str) -> str | None:
         """Return which of the jobs of this id the ledger holds; None if it holds none, or a lost one."""
@@ -395,6 +437,7 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
         report=report,
         waits_for=None if JobState(fields["state"]).ended else waits_for,
         answered=_question_summary(fields),
+        money=JobMoney.from_record(fields, read_places(fields.get("places"))).sentence(),
     )
 
 

@@ -6,6 +6,8 @@
 --       7 incarnation whose report it is  8 1 if its items are in no file, and stay as long as it
 -- Reply 1 if this attempt completed it.
 --@include ../../workers/store/clock.lua
+--@include ../../workers/store/many.lua
+--@include caps.lua
 local job, items, pages, job_limits, unfinished, outbox, jobs, bounded, board, kept = unpack(KEYS)
 local given_ms, job_id, report, keep_s, jobs_prefix, attempt, reported, keeps_items = unpack(ARGV)
 local state, outcome, completer, incarnation =
@@ -14,6 +16,7 @@ if completer == attempt then return 1 end
 if state ~= 'finishing' then return 0 end
 if incarnation ~= reported then return 0 end
 redis.call('HSET', job, 'state', outcome, 'report', report, 'finished_ms', wall_clock(given_ms), 'completer', attempt)
+leave_all(job)
 redis.call('DEL', pages, board)
 if keeps_items == '1' then redis.call('EXPIRE', items, keep_s) else redis.call('DEL', items) end
 redis.call('HDEL', job_limits, job_id)

@@ -4,7 +4,8 @@
 -- KEYS  1 job  2 page  3 due  4 clock  5 epoch
 -- ARGV  1 now_ms  2 lane  3 incarnation.page  4 prefix of the members of due  5 JSON {counter: n}
 --       6 JSON [[position, fence, attempts, requeues, 1 if no call was made, 1 if it tried a pool that is down], ...]
---       7 JSON [[token, delay ms, 1 if it must wait], ...]
+--       7 JSON [[token, delay ms, 1 if it must wait, tokens of input to reserve for it the next time, or 0, tokens of
+--       output that its next call is to have, or 0], ...]
 -- Reply {1 if this was news, verdict, ...}; verdict: deferred | stale | gone. Nothing becomes due unless all are
 --       deferred.
 -- Holds: a unit is deferred by the claim that holds it, or by a newer one that an older copy of the store does not
@@ -12,6 +13,7 @@
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua
 --@include told.lua
+--@include caps.lua
 --@include counters.lua
 local job, page_key, due, clock, epoch = unpack(KEYS)
 local given_ms, lane, number, due_prefix, counters, entries, tokens = unpack(ARGV)
@@ -54,13 +56,16 @@ for i, entry in ipairs(entries) do
 end
 if deferred + stale > 0 then
   reply[1], counters.stale = 1, stale
+  settle(job, page_key, entries, counters, not page or page.capped, given_ms)
   count(job, counters)
 end
 if deferred == #entries then
   for _, entry in ipairs(tokens) do
-    local token, delay_ms, waits = unpack(entry)
+    local token, delay_ms, waits, needs, room = unpack(entry)
     redis.call('ZADD', due, now + delay_ms, due_prefix .. token)
     if waits == 1 then redis.call('HSET', page_key, 'w:' .. token, 1) end
+    if needs > 0 then redis.call('HSET', page_key, 'n:' .. token, needs) end
+    if room and room > 0 then redis.call('HSET', page_key, 'm:' .. token, room) end
   end
 end
 return reply

@@ -108,6 +108,15 @@ class LedgerKeys:
         """string: the job whose result is waited for under a task id that is not its own"""
         return self.base.at("alias", task_id)
 
+    @property
+    def purses(self) -> str:
+        """set of the names of all purses"""
+        return self.base.at("purses")
+
+    def purse(self, name: str) -> str:
+        """hash: what a project or a pool has spent in one currency (purses.lua); a purse's name is encoded already"""
+        return f"{self.base.at('purse')}:{name}"
+
     def trouble(self, job: str) -> str:
         """hash why, tries, at: what keeps a job from going on; ends by itself when it is not met again"""
         return self.base.at("trouble", job)
@@ -132,6 +141,36 @@ class LedgerKeys:
     def assignments(self, ref: PageRef) -> str:
         """hash: message's token -> pool that was chosen for it, while nobody works on it"""
         return self.base.at("job", ref.job, "assignments", ref.incarnation, str(ref.lane), str(ref.page))
+
+    @property
+    def batches(self) -> str:
+        """zset: '@' and a batch's name -> lease-clock ms when somebody must look after it, and
+        'job|incarnation|lane' -> when a batch of the lane's free units is to be formed"""
+        return self.base.at("batches")
+
+    def batch(self, name: str) -> str:
+        """hash: a batch's intent, state and place at its provider (app/ledger/batches.py); it stands where the beacon
+        of a node of this name would, so that units which the batch has claimed are in living hands as long as it is
+        there"""
+        return self.base.node(name)
+
+    def batch_members(self, name: str) -> str:
+        """hash: page's number -> its units in a batch, JSON {token: {position: fence}}"""
+        return self.base.at("batch_members", name)
+
+    def batch_taken(self, node: str) -> str:
+        """string, expires: what a node took last of `batches`"""
+        return self.base.at("batch_taken", node)
+
+    @property
+    def batch_limits(self) -> str:
+        """hash 'pool|model' -> the most tokens that a batch is given, learned from those that found the queue full"""
+        return self.base.at("batch_limits")
+
+    @property
+    def batches_over(self) -> str:
+        """list of the last batches that are over, newest first, JSON"""
+        return self.base.at("batches_over")
 
     @property
     def jobs(self) -> str:

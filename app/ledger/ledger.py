@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import orjson
 
+from dicast.app.domain.cost import MoneyBudget, PurseStanding, standing_fields
 from dicast.app.domain.deadlines import UNBOUNDED, Bounds
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import PIECE_BYTES, STANDARD, Intervals, Lane
@@ -46,11 +47,18 @@ from dicast.app.ledger.records import (
     Started,
     UnitResult,
     WriteVerdict,
+    read_places,
     stored_spec,
 )
 from dicast.workers.store.connection import AsyncStoreClient, NotReady
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
+
+BudgetsOf = Callable[[str, str], Sequence[MoneyBudget]]
+
+
+def no_budgets(_project: str, _pool: str) -> Sequence[MoneyBudget]:
+    return ()
 
 
 class Verbs:
@@ -58,15 +66,15 @@ class Verbs:
 
     def __init__(
         self, client: AsyncStoreClient, keys: Keys, node: str, *, claim_ms: int, calls_max: int,
-        intervals: Intervals = STANDARD,
+        intervals: Intervals = STANDARD, budgets: BudgetsOf = no_budgets,
     ) -> None:  # fmt: skip
-        """Make the verbs of a node.
+        """Make the verbs of a node. `budgets` tells those that a project's calls to a pool must keep.
 
         `claim_ms` is how long a claim may last: longer than the longest call. `calls_max` is the most calls for one
         unit, including those whose worker died and those that were refused.
         """
         self._redis, self._node, self._claim_ms, self._calls_max = client, node, claim_ms, calls_max
-        self.intervals = intervals
+        self.intervals, self._budgets_of = intervals, budgets
         self.keys = LedgerKeys(keys)
         self._due, self._clock, self._epoch = self.keys.due, keys.clock, keys.epoch
         self._assigned, self._beacons = keys.assigned, keys.node("")
@@ -103,7 +111,7 @@ class JobVerbs(Verbs):
 
     async def job(self, job: str) -> JobRecord | None:
         """Return the job, or None if the ledger does not hold it."""
-        spec, lanes, units, limit, fingerprint, incarnation, resumed, traceparent = await self._redis.hmget(
+        spec, lanes, units, limit, fingerprint, incarnation, resumed, traceparent, places = await self._redis.hmget(
             self.keys.job(job),
             "spec",
             "lanes",
@@ -113,6 +121,7 @@ class JobVerbs(Verbs):
             "incarnation",
             "resumed",
             "traceparent",
+            "places",
         )
         if spec is None:
             return None
@@ -120,6 +129,9 @@ class JobVerbs(Verbs):
             await self._redis.hsetnx(self.keys.job(job), "incarnation", new_incarnation())
             return await self.job(job)
         job_spec = stored_spec(spec)  # with an empty list of items of its own, which are kept apart
+        job_places = read_places(places)
+        budgets = [[self._budgets_of(job_spec.project, place.pool) for place in of_agent] for of_agent in job_places]
+        has_budgets = any(at_place for of_agent in budgets for at_place in of_agent)
         return JobRecord(
             id=job,
             spec=job_spec,
@@ -134,6 +146,9 @@ class JobVerbs(Verbs):
             resumed=int(resumed or 0),
             traceparent=traceparent or "",
             keeps_scoreboard=job_spec.keeps_scoreboard,
+            is_capped=job_spec.is_capped or has_budgets,
+            places=job_places,
+            budgets=budgets if has_budgets else (),
         )
 
     async def start(self, job: str, limit: int, resumed: int = 0, bounds: Bounds = UNBOUNDED) -> Started:
@@ -297,8 +312,30 @@ class JobVerbs(Verbs):
         stored_answer, calls, pairs = await self._redis.hmget(self.keys.job(job), "answer", "calls", "pairs")
         return OpenQuestion(stored_answer, int(calls or 0), int(pairs) if pairs is not None else None)
 
+    async def capped(self, job: str) -> str | None:
+        """Return the cap that a job has met, such as 'max_cost'; None if it has met none."""
+        met: str | None = await self._redis.hget(self.keys.job(job), "capped")
+        return met
+
+    async def budget_reason(self, budgets: Sequence[MoneyBudget]) -> str | None:
+        """Return what a call waits for that must keep these budgets; None if it need not wait any more."""
+        now_ms = await self.wall_ms()
+        pipe = self._redis.pipeline(transaction=False)
+        for budget in budgets:
+            pipe.hmget(self.keys.purse(budget.purse), standing_fields(now_ms))
+        for budget, texts in zip(budgets, await pipe.execute(), strict=True):
+            if (reason := PurseStanding.from_fields(budget.purse, now_ms, texts).waits(budget)) is not None:
+                return reason
+        return None
+
+    async def wall_ms(self) -> int:
+        """Return the store's wall clock in ms, which dates jobs."""
+        seconds, microseconds = await self._redis.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     async def answer(self, job: JobRecord, payload: bytes, attempt: str = "") -> tuple[bool, bool]:
-        """Answer a running job's question, which ends its planning.
+        """Answer a running job's question, which ends its planning. A job that has met its cap is planned no more
+        either; its `payload` is empty.
 
         Returns (True for the one attempt whose answer stands, however often it is repeated, whether the job is to be
         finished).
@@ -363,7 +400,7 @@ class PageVerbs(Verbs):
     async def open_page(
         self, ref: PageRef, first: int, units: int, cursor: str, low_water: int, items: Mapping[int, Item],
         results: Mapping[int, bytes] | None = None, attempt: str = "", failed: int = 0, skipped: int = 0,
-        marks: Sequence[tuple[int, int]] = (),
+        marks: Sequence[tuple[int, int]] = (), *, capped: bool = False, unchorded: bool = False,
     ) -> int:  # fmt: skip
         """Put a page into the ledger before its messages; return the units then open in the lane, or -1 if another
         process opened it.
@@ -371,9 +408,12 @@ class PageVerbs(Verbs):
         The call is to be repeated with the same `attempt`, a unique name, until there is an answer. `results` are those
         that units have already, from before the job was resumed, or without a call: `failed` of them have no score, and
         `skipped` of them were not needed. `marks` are their indices and marks on the job's scoreboard, if it has one.
+        An `unchorded` page has no messages, and so no chord: its last result has it gathered.
         """
         k, results = self.keys, results or {}
         fields = [part for n, item in items.items() for part in (f"i:{n}", item.model_dump_json(exclude_defaults=True))]
+        fields += ["capped", "1"] if capped else []
+        fields += ["unchorded", "1"] if unchorded else []
         fields += [part for position, payload in results.items() for part in (f"r:{position}", f";{payload.decode()}")]
         return int(
             await self._scripts["open_page"](
@@ -543,20 +583,21 @@ class UnitVerbs(Verbs):
 
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, attempt: str = "",
-        *, again_ms: int | None = None, early: bool = False,
+        *, again_ms: int | None = None, early: bool = False, needs: str = "", batch: str = "",
     ) -> tuple[JobState | None, Item | None, list[Claim]]:  # fmt: skip
         """Claim units of one item for the message `token`; (None, None, []) if the page no longer exists.
 
         The call is to be repeated with the same `attempt` until there is an answer. If others own one of the units, the
         message comes again after `again_ms`, if given. With `early`, units that wait for their time are claimed too.
-        Raises `Unheard`.
+        For a job that must keep caps or budgets, `needs` tells what the call may take at most, and those budgets
+        (claim.lua). With a `batch`, the units become its own, and not this node's. Raises `Unheard`.
         """
         k = self.keys
         state, text, *claims = await self._scripts["claim"](
             keys=[k.job(ref.job), k.page(ref), self._due, self._clock, k.assignments(ref), self._assigned, self._epoch],
             args=[
                 "",
-                self._node,
+                batch or self._node,
                 self._beacons,
                 (name := str(token)),
                 f"{ref}|{name}",
@@ -567,13 +608,14 @@ class UnitVerbs(Verbs):
                 attempt or self.attempt(),
                 "" if again_ms is None else again_ms,
                 int(early),
+                needs,
                 *positions,
             ],
         )
         if not state:
             return None, None, []
         if state == "unheard":
-            raise Unheard(self._node)
+            raise Unheard(batch or self._node)
         claimed_item = Item.model_validate_json(text) if text else None
         return (
             JobState(state),
@@ -629,7 +671,7 @@ class UnitVerbs(Verbs):
                 f"{ref}|",
                 dumps(counters),
                 dumps(deferrals),
-                dumps([[str(d.token), d.delay_ms, int(d.wait)] for d in due]),
+                dumps([[str(d.token), d.delay_ms, int(d.wait), d.input_tokens, d.room] for d in due]),
             ],
         )
         return [WriteVerdict(w) for w in written]
@@ -696,7 +738,7 @@ class Ledger(JobVerbs, PageVerbs, UnitVerbs):
         requested from the node that died, or have been popped by the broken connection.
         """
         soon = await self.now_ms() + self.intervals.look_soon_ms
-        for zset in (self.keys.watch, self.keys.unfinished):
+        for zset in (self.keys.watch, self.keys.unfinished, self.keys.batches):
             if later := await self._redis.zrangebyscore(zset, f"({soon}", "+inf"):
                 await self._redis.zadd(zset, dict.fromkeys(later, soon), xx=True, lt=True)
 
@@ -707,8 +749,3 @@ class Ledger(JobVerbs, PageVerbs, UnitVerbs):
         pipe.hlen(self.keys.base.job_limits)
         rate, jobs = await pipe.execute()
         return (float(rate.split("|")[0]) if rate else 0.0), int(jobs)
-
-    async def wall_ms(self) -> int:
-        """Return the store's wall clock in ms, which dates jobs."""
-        seconds, microseconds = await self._redis.time()
-        return int(seconds) * 1000 + int(microseconds) // 1000

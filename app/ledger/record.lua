@@ -14,6 +14,7 @@
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua
 --@include told.lua
+--@include caps.lua
 --@include counters.lua
 --@include planning.lua
 --@include board.lua
@@ -30,6 +31,7 @@ if not page then
   end
   if late > 0 then
     reply[4], counters.stale = 1, late
+    settle(job, page_key, entries, counters, true, given_ms)
     count(job, counters)
   end
   return reply
@@ -67,6 +69,7 @@ end
 -- What the job counts then, and whether this caller is to plan on.
 local open, cursor, low, planning = 'open:' .. lane, 'cursor:' .. lane, 'low:' .. lane, 'planning:' .. lane
 counters.done, counters.scored, counters.failed, counters.stale, counters[open] = new, scored, new - scored, stale, -new
+if news then settle(job, page_key, entries, counters, page.capped, given_ms) end
 local found = count(job, news and counters or {}, {cursor, low, planning})
 local who = #entries > 0 and string.format('%s.%d.%d', number, entries[1][1], entries[1][2]) or ''
 if found.state == 'running' and found[cursor] ~= '' then

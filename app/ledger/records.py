@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
+from dicast.app.domain.cost import MoneyBudget
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import Lane
+from dicast.app.domain.price import Place
 from dicast.app.domain.scoreboard import Layout
 from dicast.app.ledger.keys import PageRef
 
@@ -53,6 +55,9 @@ class ClaimVerdict(StrEnum):
     SPENT = "spent"
     UNKNOWN = "unknown"
     EXPIRED = "expired"
+    SHORT = "short"
+    BUDGET = "budget"
+    CAPPED = "capped"
 
 
 class WriteVerdict(StrEnum):
@@ -78,6 +83,10 @@ class Claim:
     calls: int
     elapsed_ms: int
     left_ms: int = -1
+    input_tokens: int = -1
+    """The tokens of input that are reserved for the call; -1 for a job without caps."""
+    room: int = 0
+    """The tokens of output that the call is to have, where an earlier one had too few; else 0."""
 
 
 NOWHERE = -1
@@ -133,6 +142,10 @@ class Due(NamedTuple):
     token: MessageId
     delay_ms: int
     wait: bool = True
+    input_tokens: int = 0
+    """What is to be reserved for it the next time, where that was too little."""
+    room: int = 0
+    """The tokens of output that its next call is to have, where it had too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +177,16 @@ class JobRecord:
     """The trace context of its submission, where traces are on."""
     keeps_scoreboard: bool = False
     """Whether the ledger keeps its scoreboard; computed once from `spec`, and not for every unit."""
+    is_capped: bool = False
+    """Whether it must keep a cap or a budget; computed once, too."""
+    budgets: Sequence[Sequence[Sequence[MoneyBudget]]] = ()
+    """For each agent and deployment the budgets that its calls must keep; empty if there are none."""
+    places: Sequence[Sequence[Place]] = ()
+    """For each agent its deployments, with their prices as of the submission; empty for jobs of earlier versions."""
+
+    def budgets_at(self, agent: int, deployment: int) -> Sequence[MoneyBudget]:
+        """Return the budgets that an agent's calls at one of its deployments must keep."""
+        return self.budgets[agent][deployment] if self.budgets else ()
 
     @property
     def layout(self) -> Layout:
@@ -278,6 +301,11 @@ class Ended(NamedTuple):
         if "report" in record:
             return cls(orjson.loads(record["report"]), record.get("revoked", ""))
         return cls(lost=True) if record.get("state") == JobState.LOST else None
+
+
+def read_places(text: str | None) -> list[list[Place]]:
+    """Parse the places of a job's record, by agent and deployment."""
+    return [[Place.from_dict(fields) for fields in agent] for agent in orjson.loads(text)] if text else []
 
 
 def stored_spec(text: str) -> EvaluationJob:

@@ -5,7 +5,7 @@
 
 -- The page and the units of a write's entries, {position, fence, ...} each; nil if there is no such page any more.
 local function read_page(key, entries)
-  local fields = {'left', 'epoch', 'unchorded'}
+  local fields = {'left', 'epoch', 'unchorded', 'capped'}
   for _, entry in ipairs(entries) do
     fields[#fields + 1] = 'u:' .. entry[1]
     fields[#fields + 1] = 'r:' .. entry[1]
@@ -13,9 +13,9 @@ local function read_page(key, entries)
   local found = hmget_many(key, fields)
   if not found[1] then return nil end
   local page = {left = tonumber(found[1]), opened_in = tonumber(found[2] or nil), unchorded = found[3] ~= false,
-                units = {}, results = {}}
+                capped = found[4] ~= false, units = {}, results = {}}
   for i = 1, #entries do
-    page.units[i], page.results[i] = read_unit(found[2 * i + 2]), found[2 * i + 3]
+    page.units[i], page.results[i] = read_unit(found[2 * i + 3]), found[2 * i + 4]
   end
   return page
 end

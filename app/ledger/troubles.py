@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dicast.app.domain.plan import STANDARD, Intervals, Stop
+from dicast.app.domain.plan import STANDARD, DroppedParameter, Intervals, Stop, place
 from dicast.app.ledger.client import HERE
 from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.ledger.records import JobRecord, MessageId
@@ -92,6 +92,21 @@ class StopStore:
     async def stops(self, job: JobRecord) -> dict[str, Stop]:
         """Return, by place, why the job makes no more calls there."""
         return (await self.load(job))[0]
+
+    async def dropped(self, job: JobRecord) -> list[DroppedParameter]:
+        """Return the parameters that models have refused, and that the job's calls are made without."""
+        fields: Mapping[str, str] = await self._redis.hgetall(self._keys.asking(job.id, job.incarnation))
+        texts = [text for name, text in sorted(fields.items()) if name.startswith("dropped:")]
+        return [DroppedParameter.model_validate_json(text) for text in texts]
+
+    async def drop(self, job: JobRecord, parameter: DroppedParameter) -> None:
+        """Record that the job's calls at a place are made without a parameter."""
+        key = self._keys.asking(job.id, job.incarnation)
+        name = f"dropped:{parameter.name}:{place(parameter.pool, parameter.model)}"
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hsetnx(key, name, parameter.model_dump_json())
+        pipe.expire(key, RETENTION_S)
+        await pipe.execute()
 
     async def load(self, job: JobRecord) -> tuple[dict[str, Stop], set[str]]:
         """Return `stops`, and the places that are known to have answered."""

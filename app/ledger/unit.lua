@@ -1,5 +1,6 @@
 -- A unit's state in its page, u:<position> = 'fence|owner|attempts|requeues|calls|deaths|since|at|claims': since and at
--- are the ms of its first and its last claim; an owner of '' has given it up, '-' has lost how its work ended.
+-- are the ms of its first and its last claim; an owner of '' has given it up, '-' has lost how its work ended. An owner
+-- that begins with '@' is a batch, whose record stands where a node's beacon would: it lives as long as that is there.
 -- `calls` counts the claims that led to a paid call: it is written before the call, so it is also the intent.
 -- claims = 'attempt,fence,verdict,ending;...', newest last: who asked, and what he was answered, so that one who asks
 -- again is answered the same. Ending: '' = has not told yet, d = deferred, s = refused as stale.
@@ -58,7 +59,9 @@ local function claim_of(u, field, value)
   end
 end
 
--- Whether a unit is in the hands of a living node. A claim that outlives the longest call has lost its task.
+-- Whether a unit is in the hands of a living node, or of a batch. A node's claim that outlives the longest call has
+-- lost its task.
 local function in_living_hands(u, beacons, now, claim_ms)
-  return u.owner ~= '' and now - u.at < claim_ms and redis.call('EXISTS', beacons .. u.owner) == 1
+  local lasts = now - u.at < claim_ms or string.sub(u.owner, 1, 1) == '@'
+  return u.owner ~= '' and lasts and redis.call('EXISTS', beacons .. u.owner) == 1
 end

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from dicast.app.domain.cost import PurseStanding, standing_fields
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.records import JobState
 from dicast.workers.policy.wanted import WaitingCalls
@@ -53,6 +54,8 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
     for (_, units, _, lanes, _), fields in zip(active, pipe.execute() if active else [], strict=True):
         items = units // sum(map(_units_per_item, lanes))
         for lane, opened, cursor in zip(lanes, fields[::2], fields[1::2], strict=True):
+            if lane.get("road") == "batch":
+                continue  # no worker is of use to it
             open_units = int(opened or 0) + _unplanned(lane, items, cursor)
             pools = tuple(lane["pools"])
             calls[pools] = calls.get(pools, 0) + math.ceil(open_units / (lane["dimensions"] if lane["batched"] else 1))
@@ -62,6 +65,19 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
         done=sum(done for _, _, done, _, runs in active if runs),
         calls=[WaitingCalls(pools, n) for pools, n in calls.items() if n > 0],
     )
+
+
+def read_purses(client: StoreClient, keys: Keys) -> list[PurseStanding]:
+    """Return all purses in the present periods, by name. Raises redis errors."""
+    k = LedgerKeys(keys)
+    seconds, microseconds = client.time()
+    now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+    names = sorted(client.smembers(k.purses))
+    pipe = client.pipeline(transaction=False)
+    for name in names:
+        pipe.hmget(k.purse(name), standing_fields(now_ms))
+    fields = pipe.execute() if names else []
+    return [PurseStanding.from_fields(name, now_ms, texts) for name, texts in zip(names, fields, strict=True)]
 
 
 def _units_per_item(lane: Mapping[str, Any]) -> int:

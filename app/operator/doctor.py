@@ -25,6 +25,7 @@ from dicast.app.operator import waiting
 from dicast.app.operator.store_checks import Finding, Severity, broker, store, store_program
 from dicast.app.operator.waiting import NO_WORKER, bounds, queues, unserved, workers
 from dicast.app.providers.base import ChatRequest, FailureKind, Provider, ProviderFailure
+from dicast.app.providers.batches import BatchState
 from dicast.app.providers.local import INSTALL, LocalModelMissing, LocalProvider, find_weights
 from dicast.app.providers.registry import PoolUnusable, build_provider
 from dicast.config.pools import PoolsError, PoolSpec
@@ -100,7 +101,7 @@ def jobs(dicast: Dicast) -> Iterator[Finding]:
     shared = read_shared(dicast.store_url, dicast.keys)
     # Without a worker all jobs wait for one, which the check of the workers reports once.
     waits = [(status, waiting.reason(dicast, status, shared)) for status in going] if dicast.registry.alive() else []
-    waiting_jobs = [(status, why) for status, why in waits if why is not None]
+    waiting_jobs = [(status, why) for status, why in waits if why is not None and not why.startswith("batch @")]
     for status, why in waiting_jobs[:SHOWN_MAX]:
         yield Finding(Severity.WARNING, "jobs", f"job {status.id} waits: {why}", f"dicast jobs show {status.id}")
     if len(waiting_jobs) > SHOWN_MAX:
@@ -111,6 +112,33 @@ def jobs(dicast: Dicast) -> Iterator[Finding]:
         yield Finding(
             Severity.OK, "jobs", f"{others} under way" + (f", {cancelling} being cancelled" if cancelling else "")
         )
+
+
+FINALIZING_MAX_S = 3600.0
+"""A provider needs minutes to write down the results of a batch; after so long it may be stuck."""
+BATCH_MAX_S = 25 * 3600.0
+"""Providers end a batch after a day."""
+
+
+def batches(dicast: Dicast) -> Iterator[Finding]:
+    """Yield batches that are stuck, and how many others are at their providers."""
+    others = 0
+    for batch in dicast.ledger.batches():
+        state_s, age_s = time.time() - batch.state_since, time.time() - batch.formed_at
+        if batch.state == BatchState.FINALIZING and state_s > FINALIZING_MAX_S:
+            trouble = f"has been finalizing for {state_s / 3600:.0f} h, and none of its results can be had yet"
+        elif age_s > BATCH_MAX_S:
+            trouble = f"was formed {age_s / 3600:.0f} h ago, and {batch.progress}"
+        elif batch.note:
+            trouble = f"does not go on: {batch.note}"
+        else:
+            others += 1
+            continue
+        where = f"batch {batch.name} of job {batch.lane.job} at pool {batch.pool} ({batch.provider_id or 'not sent'})"
+        advice = f"dicast batches show {batch.name}; dicast batches cancel {batch.name} has its units asked again"
+        yield Finding(Severity.WARNING, "batches", f"{where} {trouble}", advice)
+    if others:
+        yield Finding(Severity.OK, "batches", f"{others} at their providers, or on the way")
 
 
 CALL_TIMEOUT_S = 60.0
@@ -257,6 +285,7 @@ def examined(dicast: Dicast, *, call: bool) -> Iterator[Finding]:
     yield from workers(dicast)
     yield from governor(dicast)
     yield from jobs(dicast)
+    yield from batches(dicast)
     if pools is not None:
         yield from bounds(dicast)
         broker_answers = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from dicast.app.domain.price import cap_fields, checked_amount
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE, FINISH_JOB
@@ -66,15 +67,33 @@ def outcome_of_cancel(before: JobState) -> str:
     return "done" if before in (JobState.SUBMITTED, JobState.RUNNING) else "nothing to do"
 
 
-def resume(dicast: Dicast, job_id: str) -> bool:
-    """Have the units of an ended job that have no score judged. Returns False if every unit has its score.
+class NoSuchCap(DicastError, ValueError):
+    """A job that is resumed has no such cap, or its new one is no cap."""
 
-    Raises `UnknownJob` or `JobNotEnded`.
+    problem = "invalid-job"
+
+
+def resume(
+    dicast: Dicast, job_id: str, *, max_cost: str | None = None, max_tokens: int | None = None,
+    max_calls: int | None = None,
+) -> bool:  # fmt: skip
+    """Have the units of an ended job that have no score judged. Returns False if every unit has its score. A cap that
+    it has may be another one from now on.
+
+    Raises `UnknownJob`, `JobNotEnded` or `NoSuchCap`.
     """
+    try:
+        caps = cap_fields(max_cost and checked_amount(max_cost), max_tokens, max_calls)
+    except ValueError as error:
+        raise NoSuchCap(f"max_cost {error}") from None
+    if caps:
+        spec, _ = dicast.existing_ledger.submitted_job(job_id)
+        if missing := [name for name in caps if getattr(spec, name) is None]:
+            raise NoSuchCap(f"job {job_id} was submitted without {missing[0]}, so its items are in their own order")
     status = dicast.existing_ledger.status(job_id)
     if status.state is JobState.COMPLETED and not status.counters["failed"] and status.done == status.units:
         return False
-    before = dicast.ledger.resume(job_id)
+    before = dicast.ledger.resume(job_id, caps)
     if before not in (JobState.COMPLETED, JobState.CANCELLED):
         raise JobNotEnded(job_id, before, "a job can be resumed")
     dicast.backend.forget(job_id)  # those who wait for it now wait for the new report

@@ -99,14 +99,18 @@ class WrongRatings(datasets.DatasetError):
     """A file of ratings does not fit the job."""
 
 
-def draw_queue(dicast: Dicast, report: Report, folder: Path, size: int, seed: int) -> Queue:
-    """Draw a sample of the job's items, as `dicast sample` does: the same seed draws the same items. Raises
-    `NoTexts`, `NoSample`, `NoLibraries`, `RatingRefused`."""
+def draw_queue(
+    dicast: Dicast, report: Report, folder: Path, size: int, seed: int, *, disputed: bool = False
+) -> Queue:  # fmt: skip
+    """Draw a sample of the job's items, as `dicast sample` does: the same seed draws the same items. Of `disputed`
+    items, more are drawn the more the judges disagree on them. Raises `NoTexts`, `NoSample`, `NoLibraries`,
+    `RatingRefused`."""
     items = datasets_items(items_of(dicast, report.job_id, folder))
     job = EvaluationJob.model_construct(items=items, dimensions=_shells(report.dimensions))
     with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
         path = Path(place) / "sample.jsonl"
-        write_sample(job, SampleOptions(size=min(size, len(items)), seed=seed), path)
+        disagreed = (folder, report) if disputed else None
+        write_sample(job, SampleOptions(size=min(size, len(items)), seed=seed, disagreed=disagreed), path)
         return queue_of_file(dicast, report, path)
 
 

@@ -88,7 +88,7 @@ def _end_event(steps: NextSteps, fields: dict[str, Any]) -> tuple[str, dict[str,
         return "task-succeeded", fields
     if set(steps.errors) == {ErrorKind.CANCELLED}:
         return "task-revoked", _CANCELLED
-    return "task-failed", {"exception": steps.summary.removeprefix("error: "), "traceback": ""}
+    return "task-failed", {"exception": steps.failure, "traceback": ""}
 
 
 class ControlRequest(_MonitoredRequest):

@@ -25,7 +25,7 @@ from celery import Celery
 from dicast.app.providers.local import ensure_local_model, running_local_model, stop_local_model
 from dicast.config.settings import Settings
 from dicast.errors import DicastError
-from dicast.workers.broker.profiles import Broker
+from dicast.workers.broker.profiles import Broker, Names
 from dicast.workers.store import embedded
 from dicast.workers.store.connection import connect
 from dicast.workers.store.daemon import tail
@@ -144,7 +144,8 @@ class LocalStack:
         long."""
         end = time.monotonic() + READY_DEADLINE_S
         with Celery(set_as_current=False) as client:
-            client.conf.update(_ping_settings(Broker.for_urls(self.store_url, self._settings.broker_url)))
+            broker = Broker.for_urls(self.store_url, self._settings.broker_url)
+            client.conf.update(_ping_settings(broker, Names(self._settings.broker_namespace)))
             wait_s = PING_TIMEOUT_S
             while not _answers(client, node, wait_s):
                 wait_s = min(wait_s * PING_TIMEOUT_GROWTH, LONGEST_PING_TIMEOUT_S)
@@ -159,13 +160,14 @@ Begin = Callable[[Path], "subprocess.Popen[bytes] | None"]
 """Starts the work of a process that is already loaded, with its output in a file; None if the process has ended."""
 
 
-def _ping_settings(broker: Broker) -> dict[str, Any]:
-    """Return Celery's settings for pings. A connection to the store takes as long to close as its polling interval,
-    which would be a second by default."""
+def _ping_settings(broker: Broker, names: Names) -> dict[str, Any]:
+    """Return Celery's settings for pings to the workers of one installation. A connection to the store takes as long to
+    close as its polling interval, which would be a second by default."""
+    exchange = {"control_exchange": names.qualify("celery")}
     if not broker.is_store:
-        return dict(broker.settings)
+        return {**broker.settings, **exchange}
     options = {**broker.settings["broker_transport_options"], "polling_interval": PING_TIMEOUT_S}
-    return {**broker.settings, "broker_transport_options": options}
+    return {**broker.settings, **exchange, "broker_transport_options": options}
 
 
 def _answers(client: Celery, node: str, wait_s: float) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,20 +16,22 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from dicast.app.domain.chief import matching_opinions
+from dicast.app.domain.cost import DAY_S, MoneyBudget
 from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.escalation import matching_opinions
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent, Deployment
-from dicast.app.domain.opinion import ErrorKind, EvaluationError, FailureKind, Opinion, Usage
-from dicast.app.domain.panel import unswapped_score
-from dicast.app.domain.plan import Lane, Stop, batch_label, place
+from dicast.app.domain.opinion import CallUsage, ErrorKind, EvaluationError, FailureKind, Opinion, Usage
+from dicast.app.domain.panel import Agent, Deployment, unswapped_score
+from dicast.app.domain.plan import DroppedParameter, Lane, Stop, batch_label, place
+from dicast.app.domain.price import Bound, Price
 from dicast.app.domain.probes import measured
 from dicast.app.domain.scoreboard import ENDED, mark_of
+from dicast.app.domain.variants import REVERSED
 from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, JobRecord, MessageId, Recorded, UnitResult, WriteVerdict
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.calls import CallOutcome, Cost
+from dicast.workers.policy.calls import NOTHING, CallOutcome, Cost
 from dicast.workers.policy.headers import read_limits
 
 NO_ANSWER = 0
@@ -54,6 +57,16 @@ class Call:
     """The deadline of the call, on the event loop's clock."""
     probe: bool = False
     """Whether the call probes a pool that was down when the call was admitted."""
+    book: str = ""
+    """Where the job's books count the call: its agent and deployment (app/domain/cost.py)."""
+    price: Price | None = None
+    """What its tokens cost; None: unpriced."""
+    priced_model: str = ""
+    """The model of that price."""
+    dropped: frozenset[str] = frozenset()
+    """The parameters that its model has refused before."""
+    budgets: Sequence[MoneyBudget] = ()
+    """Those that it must keep."""
 
     @cached_property
     def swapped(self) -> bool | None:
@@ -63,11 +76,9 @@ class Call:
     @cached_property
     def shown_item(self) -> Item:
         """The item as the judge of this call sees it."""
-        shown = self.item.swapped() if self.swapped else self.item
-        if self.item.opinions is None:
-            return shown
-        names = [dimension.id for dimension in self.dimensions]
-        return shown.model_copy(update={"opinions": matching_opinions(self.item.opinions, self.replicate, names)})
+        if not self.swapped and self.item.opinions is None:
+            return self.item
+        return shown_item(self.item, self.dimensions, self.replicate, swapped=bool(self.swapped))
 
     @property
     def lane(self) -> Lane:
@@ -102,9 +113,11 @@ class Call:
         )  # fmt: skip
 
     def scored_result(
-        self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage, answer: Answered
-    ) -> UnitResult:
-        """Return a unit's opinion in the form that the ledger stores; `usage` is its share of the answer's."""
+        self, claim: Claim, dimension: Dimension, verdict: Judgment, usage: Usage, answer: Answered,
+        question: str | None = None,
+    ) -> UnitResult:  # fmt: skip
+        """Return a unit's opinion in the form that the ledger stores; `usage` is its share of the answer's, `question`
+        the key under which the opinion is to be kept (app/pipeline/kept_opinions.py)."""
         score = unswapped_score(verdict.score, swapped=True) if self.swapped else verdict.score
         opinion = Opinion(
             judge=self.agent.name,
@@ -119,6 +132,7 @@ class Call:
             dissent=verdict.dissent,
             cited_evidence=list(verdict.cited_evidence),
             model=answer.model,
+            system_fingerprint=answer.fingerprint or None,
             pool=self.pool,
             usage=usage,
             latency_s=round(answer.latency_s, 4),
@@ -126,7 +140,7 @@ class Call:
             metadata=kept_metadata(self.job, self.item),
             probe=self.item.probe,
         )
-        result = UnitResult(claim.position, claim.fence, payload(opinion, None), scored=True)
+        result = UnitResult(claim.position, claim.fence, payload(opinion, None, question), scored=True)
         return self._with_mark(result, mark_of(score, dimension.scale.min)) if self.job.keeps_scoreboard else result
 
     def error_result(
@@ -151,6 +165,21 @@ class Call:
         return result._replace(place=self.job.place(self.lane, result.position), mark=mark)
 
 
+def shown_item(item: Item, dimensions: Sequence[Dimension], replicate: int, *, swapped: bool) -> Item:
+    """Return an item as its judge sees it: a pair in its order, and for a chief with the others' opinions of this round
+    on these dimensions."""
+    item_in_order = item.swapped() if swapped else item
+    if item.opinions is None:
+        return item_in_order
+    names = [dimension.id for dimension in dimensions]
+    return item_in_order.model_copy(update={"opinions": matching_opinions(item.opinions, replicate, names)})
+
+
+def dimensions_in_order(item: Item, dimensions: Sequence[Dimension]) -> Sequence[Dimension]:
+    """Return the dimensions of a call in the order in which its judge reads them."""
+    return dimensions[::-1] if item.probe == REVERSED else dimensions
+
+
 # ---------------------------------------------------------------------- how a call ended
 class Delay(Enum):
     """Why a call is not made now; its units come again, and nothing counts as paid. The text is for people."""
@@ -160,8 +189,11 @@ class Delay(Enum):
     FORBIDDEN = "waits: it was revoked, or its worker stops"
     NO_RENDERER = "waits for the process that renders templates"
     NO_MONEY = "waits for money"
+    NO_ROOM = "waits for a larger part of the job's cap"
+    WARMING = "waits until its item's text is in the provider's cache"
     ELSEWHERE = "goes elsewhere"
     ONE_BY_ONE = "asked one by one"
+    NEXT_BATCH = "waits for the next batch"
 
 
 class NoCall(Enum):
@@ -172,12 +204,14 @@ class NoCall(Enum):
     REVOKED = ErrorKind.CANCELLED, "it was revoked"
     POISON = ErrorKind.LOST, "the workers that tried it died"
     SPENT = ErrorKind.LOST, "all calls that may be paid for it were made, and none brought a result"
+    CAPPED = ErrorKind.CAPPED, "its job has met its cap, or a budget is spent in total"
     EXPIRED = ErrorKind.DEADLINE, "its deadline has passed"
     UNKNOWN = ErrorKind.OUTCOME_UNKNOWN, "its worker died during a call that may have been paid for"
     STOPPED = ErrorKind.NOT_ASKED, "the job has stopped asking there"
     NO_POOL = ErrorKind.REJECTED, "no worker knows its pool"
     NO_OPINIONS = ErrorKind.NOT_ASKED, "no other judge has an opinion"
     NOT_NEEDED = ErrorKind.NOT_ASKED, "the judges before had settled it"
+    NOT_KEPT = ErrorKind.NOT_ASKED, "the cache has no opinion on it, and the job makes no calls (cache: only)"
 
     @property
     def kind(self) -> ErrorKind:
@@ -197,26 +231,32 @@ class Answered:
     model: str
     usage: Usage
     latency_s: float
+    most: Bound | None = None
+    """What the call may have cost, where the provider does not tell its usage."""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The call failed, or could not be made at all (`was_made`). An answer that was refused has been paid for with
-    `usage`."""
+    `usage`; without it the call has cost nothing, or at `most` so much."""
 
     failure: ProviderFailure
     latency_s: float = 0.0
     usage: Usage | None = None
     was_made: bool = True
+    most: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The open call was cut without an answer: its worker stops, has to hand its units back, or they were revoked.
-    `cancelled` is what ended the task, if it was not the call alone that was cut."""
+    `cancelled` is what ended the task, if it was not the call alone that was cut. It may have cost at `most` so
+    much."""
 
     latency_s: float
     cancelled: asyncio.CancelledError | None = None
+    most: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +266,8 @@ class NotMade:
     why: Delay
     delay_s: float = 0.0
     words: str = ""
+    input_tokens: int = 0
+    """What must be reserved for the call, where less was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +299,11 @@ class Unasked:
     @property
     def message(self) -> str:
         """The message of the error that is recorded."""
-        return f"not asked: {self.words}" if self.why in (NoCall.STOPPED, NoCall.NO_OPINIONS) else self.words
+        return (
+            f"not asked: {self.words}"
+            if self.why in (NoCall.STOPPED, NoCall.NO_OPINIONS, NoCall.NOT_KEPT)
+            else self.words
+        )
 
 
 Outcome = Answered | Failed | Cut | NotMade | Unasked
@@ -342,16 +388,19 @@ def outcome_of_reply(reply: ChatReply, reporter: str, wall_s: float) -> CallOutc
 
 
 def outcome_of_failure(failure: ProviderFailure, reporter: str, wall_s: float) -> CallOutcome | None:
-    """Return what the pool's governor learns from a failure, or None if the failure is this program's own.
+    """Return what the pool's governor learns from a failure, or None if the failure is this program's own, or of a
+    cheap road that had no room, which says nothing about the pool's limits.
 
     An exhausted account is reported as 402, since waiting does not help, and a rate limit or an overload as 429 or 529,
     whatever status code it arrived with.
     """
-    if failure.kind is FailureKind.INTERNAL:
+    if failure.kind in (FailureKind.INTERNAL, FailureKind.UNAVAILABLE):
         return None
     status = _REPORTED_STATUS.get(failure.kind, failure.status_code or NO_ANSWER)
     readings = read_limits(failure.headers, wall_s)
-    return CallOutcome(status, readings=readings, reporter=reporter, error=failure.message)
+    usage = failure.usage
+    used = NOTHING if usage is None else Cost(1.0, usage.input_tokens, usage.output_tokens)
+    return CallOutcome(status, used, readings, reporter, failure.message)
 
 
 def failure_counters(failure: ProviderFailure) -> dict[str, int]:
@@ -364,15 +413,45 @@ def failure_counters(failure: ProviderFailure) -> dict[str, int]:
     }
 
 
-def token_counters(usage: Usage) -> dict[str, int]:
-    """Return the job's counters for the tokens of an answer."""
-    return {"tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens}
+def call_counters(call: Call, usage: Usage | None, most: Bound | None) -> dict[str, int]:
+    """Return the job's counters for the tokens and the money of a call that was made.
+
+    A call with neither `usage` nor `most` has cost nothing. An answer that does not tell its tokens has cost an unknown
+    amount, as has a call without an answer.
+    """
+    book, price = f"{call.book}{int(time.time() // DAY_S)}:", call.price
+    if usage is not None and (usage.input_tokens or usage.output_tokens):
+        counters = {
+            "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens, f"{book}calls": 1,
+            f"{book}in": usage.input_tokens, f"{book}out": usage.output_tokens,
+        }  # fmt: skip
+        if isinstance(usage, CallUsage):
+            counters |= {
+                f"{book}cached": usage.cached_input_tokens,
+                f"{book}written": usage.cache_write_tokens,
+                f"{book}reasoning": usage.reasoning_tokens,
+            }
+        if price is not None:
+            counters["spent"] = counters[f"{book}spent"] = price.cost(usage)
+        return counters
+    counters = {f"{book}calls": 1}
+    if most is not None:
+        tokens = most.input_tokens + most.output_tokens
+        counters |= {f"{book}unknown_calls": 1, f"{book}unknown_tokens": tokens, "unknown_tokens": tokens}
+        if price is not None:
+            counters["unknown"] = counters[f"{book}unknown"] = most.cost(price)
+    return counters
 
 
-def payload(opinion: Opinion, error: EvaluationError | None) -> bytes:
+def payload(opinion: Opinion, error: EvaluationError | None, question: str | None = None) -> bytes:
     """Serialise the outcome of a unit for the ledger, without null values (see `opinion_of`)."""
     # Not orjson: its result keeps the whole 4 KB buffer alive, and the recorder keeps results for a while.
-    return to_json({"opinion": opinion} if error is None else {"opinion": opinion, "error": error}, exclude_none=True)
+    content: dict[str, Any] = {"opinion": opinion}
+    if error is not None:
+        content["error"] = error
+    if question is not None:
+        content["question"] = question
+    return to_json(content, exclude_none=True)
 
 
 def opinion_of(result: Mapping[str, Any]) -> Opinion:
@@ -386,10 +465,18 @@ class Models(Protocol):
     def model(self, deployment: Deployment) -> str: ...
 
 
+class AskedPlaces(Models, Protocol):
+    """Knows where a judge is asked, and how (see `dicast.app.pipeline.pools.ServedPools`)."""
+
+    def asked_at(self, deployment: Deployment) -> str:
+        """Return what distinguishes a place's requests from others', '' for a pool that this worker does not know."""
+
+
 class Stops(Protocol):
     """Knows where jobs have stopped asking (see `dicast.app.ledger.troubles.StopStore`)."""
 
     async def stops(self, job: JobRecord) -> Mapping[str, Stop]: ...
+    async def dropped(self, job: JobRecord) -> list[DroppedParameter]: ...
 
 
 def places_of(job: JobRecord, lane: Lane, agent: int, models: Models) -> list[str]:
@@ -407,7 +494,7 @@ class NextSteps:
 
     `counts` is False while the unit has not ended: the chord must not count it yet. `summary` is the outcome, for
     people; it contains no text of the item or the judge, and no key. With `retry` the same message comes again at its
-    time. `errors` are the kinds of errors with which the units ended.
+    time. `errors` are the kinds of errors with which the units ended, and `failure` puts them into words.
     """
 
     counts: bool
@@ -417,13 +504,17 @@ class NextSteps:
     summary: str = NOTHING_TO_DO
     retry: bool = False
     errors: Sequence[ErrorKind] = ()
+    failure: str = ""
 
     @classmethod
-    def after(cls, recorded: Recorded, summary: str, errors: Sequence[ErrorKind] = ()) -> NextSteps:
+    def after(cls, recorded: Recorded, summary: str, errors: Sequence[ErrorKind] = (), failure: str = "") -> NextSteps:
         """Return the steps that follow from the ledger's answer to a write."""
         # The chord counts the task with the newest claim only.
         counts = not {WriteVerdict.STALE, WriteVerdict.GONE}.issuperset(recorded.written)
-        return cls(counts, plan=recorded.plan, gather=recorded.gather, summary=shortened(summary), errors=errors)
+        return cls(
+            counts, plan=recorded.plan, gather=recorded.gather, summary=shortened(summary), errors=errors,
+            failure=shortened(failure) if failure else "",
+        )  # fmt: skip
 
     def following(self, earlier: NextSteps) -> NextSteps:
         """Return these steps of a message together with those of a write before, for others of its units."""
@@ -434,6 +525,7 @@ class NextSteps:
             gather=self.gather or earlier.gather,
             summary=shortened("; ".join(words)) or NOTHING_TO_DO,
             errors=(*earlier.errors, *self.errors),
+            failure=shortened("; ".join(filter(None, (earlier.failure, self.failure)))),
         )
 
 

@@ -3,6 +3,10 @@
 Files are written before the ledger is, and writing a page or a report twice gives the same files. A process that dies
 in between therefore loses nothing: another one repeats the step.
 
+A page that no disk takes lies in the store until its file is written, and its job waits for that. A job that is given
+up, or cancelled, ends all the same: its pages are set aside in the store, which keeps them as long as the job's record.
+They are written before the job's files are put together, or before it goes on when it is resumed, whichever is first.
+
 `Announcer` and `ProgressReports` report a job's end and its progress to whoever waits for it.
 """
 
@@ -22,24 +26,27 @@ from celery import Celery
 
 from dicast.app import logs
 from dicast.app.analysis import NoLibraries
+from dicast.app.domain.cost import JobMoney, read_books
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
-from dicast.app.domain.job import Agent
+from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.plan import pieces
 from dicast.app.domain.probes import measures
-from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
+from dicast.app.domain.quote import Quote
+from dicast.app.domain.report import BookedHeader, Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.ledger.client import JobLost
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, FinishFailed, JobRecord, JobStanding, JobState
-from dicast.app.pipeline.call_facts import Models, Stops
+from dicast.app.pipeline.call_facts import Models, Stops, opinion_of
 from dicast.app.pipeline.calling_options import Continuation
 from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble
+from dicast.app.pipeline.kept_opinions import KeptOpinions
 from dicast.app.pipeline.messages import CONTROL_QUEUE, is_away
 from dicast.app.pipeline.question import JobQuestions, can_answer
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
-from dicast.app.pipeline.unwritten import UnwrittenPages, results_of
 from dicast.app.reports import files
+from dicast.app.reports.certificates import write_lock
 from dicast.app.reports.finishing import keep_computed
 from dicast.app.reports.folders import own_folder
 from dicast.app.reports.stored_items import keeps_ratings, set_aside, write_items
@@ -89,18 +96,26 @@ class GatherResult:
         return [*([lane] if self.plan else []), *self.later]
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What is made of a job's results beside its files. Without `html`, no HTML report is written; without `kept`, no
+    opinion is kept for later jobs."""
+
+    html: WritesHtml | None = None
+    kept: KeptOpinions | None = None
+
+
 class Gatherer:
     """Gathers pages and finishes jobs on one event loop."""
 
     def __init__(
         self, ledger: Ledger, results_dir: str, models: Models, stops: Stops, announcer: Announces, faults: Cancels,
-        html: WritesHtml | None = None, tracer: Traces = NO_TRACES,
+        extras: Extras | None = None, tracer: Traces = NO_TRACES,
     ) -> None:  # fmt: skip
-        """Without `html`, no HTML report is written."""
-        self._tracer = tracer
+        self._tracer, self._extras = tracer, extras or Extras()
         self._ledger, self._results_dir = ledger, results_dir
         self._models, self._stops, self._announcer = models, stops, announcer
-        self._faults, self._html = faults, html
+        self._faults = faults
         self._unwritten = UnwrittenPages(ledger, results_dir)
         self._finishing: set[str] = set()
         self._questions = JobQuestions(ledger)
@@ -122,6 +137,8 @@ class Gatherer:
             unwritten = await self._write_or_keep(ref, page)
         if unwritten is None:
             return GatherResult()
+        if page:
+            await self._keep(ref.job, page)
         finish, plan = await self._ledger.close_page(ref, len(stages), unwritten)
         if finish:
             return GatherResult(finish=True)
@@ -154,6 +171,15 @@ class Gatherer:
             logger.exception("page %s is kept in the store", ref, extra={"job": ref.job})
             return page
         return {}
+
+    async def _keep(self, job_id: str, page: Mapping[int, str]) -> None:
+        """Keep the opinions of a page for later jobs, if its job asks for it."""
+        if self._extras.kept is None or not any('"question":' in text for text in page.values()):
+            return
+        job = await self._ledger.job(job_id)
+        if job is not None:
+            now_ms, replace = await self._ledger.wall_ms(), job.spec.cache == "refresh"
+            await asyncio.to_thread(self._extras.kept.keep, page, now_ms, replace=replace)
 
     async def _record_unwritten(self, ref: PageRef, error: Exception) -> bool:
         """Record that a page could not be written; return whether it is given up, and with it the job."""
@@ -233,8 +259,8 @@ class Gatherer:
         )
         if completed:
             logs.job_completed(job=job_id, status=report.status, scored=report.scored, failed=report.failed)
-            if self._html is not None:
-                self._html.write(own_folder(self._results_dir, job.id, job.incarnation))
+            if self._extras.html is not None:
+                self._extras.html.write(own_folder(self._results_dir, job.id, job.incarnation))
         await self.announce(job_id)
         return completed
 
@@ -275,7 +301,7 @@ class Gatherer:
             await self._questions.report_answer(job) if with_answer and (can_answer() or not cancelled) else None
         )
         unpublished, saved = _unpublished(job, record)
-        return ReportHeader(
+        return BookedHeader(
             job_id=job.id,
             project=job.spec.project,
             status="cancelled" if cancelled else "completed",
@@ -294,19 +320,24 @@ class Gatherer:
             calls_unreported=_calls_without_report(record),
             reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),
-            agents=[self._agent(agent, chief=agent.name == job.spec.chief) for agent in job.spec.agents],
+            dropped=await self._stops.dropped(job),
+            agents=[self._agent(job, number) for number in range(len(job.spec.agents))],
             dimensions=[ReportDimension.from_dimension(d, job.spec.panel_of(d)) for d in job.spec.dimensions],
             keep=[*job.spec.keep, *measures(job.spec.probes)],
             probes=list(job.spec.probes),
             groups=list(job.spec.groups),
             cluster=job.spec.cluster,
+            these=list(job.spec.these),
             rated=job.spec.ratings is not None,
             panelled=job.spec.panelled,
             gate=job.spec.gate,
             prompt=prompt_digest(job.spec),
             template=template_digest(job.spec),
             calibration=job.spec.calibration,
+            books=read_books(record, [agent.name for agent in job.spec.agents], job.places),
+            standing=JobMoney.from_record(record, job.places),
             orders=("both" if job.spec.both_orders else "given") if job.spec.compares else None,
+            quote=Quote.model_validate_json(record["quote"]) if "quote" in record else None,
         )
 
     def _write_files(
@@ -319,10 +350,13 @@ class Gatherer:
         rated = header.rated or keeps_ratings(*place)  # a resumed job has those that were added, too
         header = header.model_copy(update={"rated": rated})
         report = files.finish(*place, header, job.resumed, salvage=salvage)
+        write_lock(own_folder(*place), report, job.spec, job.fingerprint)
         return keep_computed(own_folder(*place), report)
 
-    def _agent(self, agent: Agent, *, chief: bool) -> ReportAgent:
-        return ReportAgent.from_agent(agent, map(self._models.model, agent.choices), chief=chief)
+    def _agent(self, job: JobRecord, number: int) -> ReportAgent:
+        agent, roads = job.spec.agents[number], [lane.road for lane in job.lanes if number in lane.agents]
+        models, chief = map(self._models.model, agent.choices), agent.name == job.spec.chief
+        return ReportAgent.from_agent(agent, models, chief=chief, road=roads[0] if roads else "online")
 
     async def _keep_items(self, job: JobRecord) -> bool:
         """Write items that were submitted with the job to a file. They leave the store with the job, and are needed to
@@ -443,3 +477,57 @@ class ProgressReports:
                 for task_id in {job, *await self._ledger.continuations(job)}:  # a canvas waits under its own task id
                     await asyncio.to_thread(self._backend.store_progress, task_id, standing._asdict())
                 self._stored[job] = standing
+
+
+PageResults = tuple[list[Opinion], list[EvaluationError]]
+
+
+def results_of(page: Mapping[int, str], *, salvage: bool = False) -> PageResults:
+    """Return the opinions and errors of a page, in the order of its positions. With `salvage`, those that cannot be
+    read are left out, and logged: their units are judged again when the job is resumed."""
+    opinions, errors = [], []
+    for position, text in sorted(page.items()):
+        try:
+            result = orjson.loads(text)
+            opinion = opinion_of(result)
+            error = EvaluationError.model_construct(**result["error"]) if "error" in result else None
+        except (ValueError, TypeError, KeyError):
+            if not salvage:
+                raise
+            logger.exception("the result at position %d cannot be read, and is left out", position)
+            continue
+        opinions.append(opinion)
+        errors += [] if error is None else [error]
+    return opinions, errors
+
+
+class UnwrittenPages:
+    """Writes the pages of a job that the store has kept for it."""
+
+    def __init__(self, ledger: Ledger, results_dir: str) -> None:
+        self._ledger, self._results_dir = ledger, results_dir
+
+    async def write(self, job: JobRecord, run: int) -> None:
+        """Write all pages that are kept, and have the store forget them. They belong to the `run`-th run of the job;
+        once a later one has begun in its folder, they are there. May be interrupted and repeated. Raises OSError, and
+        errors of the store."""
+        for ref in await self._ledger.kept_pages(job.id, job.incarnation):
+            page = await self._ledger.kept_page(ref)
+            if page is not None:
+                await asyncio.to_thread(self._write, ref, page, run)
+                await self._ledger.forget_kept(ref)
+
+    async def count(self, job: JobRecord, report: files.UnfiledReport) -> None:
+        """Add all pages that are kept to a report. Raises errors of the store."""
+        for ref in await self._ledger.kept_pages(job.id, job.incarnation):
+            page = await self._ledger.kept_page(ref)
+            if page is not None:
+                await asyncio.to_thread(report.add, *results_of(page, salvage=True))
+
+    def _write(self, ref: PageRef, page: Mapping[int, str], run: int) -> None:
+        opinions, errors = results_of(page, salvage=True)
+        place = self._results_dir, ref.job, ref.incarnation, str(ref.lane), ref.page
+        try:
+            files.write_kept_page(*place, opinions, errors, run=run)
+        except files.RunChanged:
+            logger.info("page %s was written by another process before the job went on", ref)

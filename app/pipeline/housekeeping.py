@@ -17,6 +17,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
+from dicast.app.ledger.batches import BatchStore, LaneRef
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, JobState, MessageId
@@ -41,10 +42,11 @@ class DueMessages:
     """Publishes due messages from one event loop. Every worker does so several times a second."""
 
     def __init__(
-        self, ledger: Ledger, messages: Messages, jobs: JobCache, missing_pools: MissingPools, faults: JobFaults
-    ) -> None:
+        self, ledger: Ledger, messages: Messages, jobs: JobCache, missing_pools: MissingPools, faults: JobFaults,
+        batches: BatchStore | None = None,
+    ) -> None:  # fmt: skip
         self._ledger, self._messages, self._jobs = ledger, messages, jobs
-        self._missing_pools, self._faults = missing_pools, faults
+        self._missing_pools, self._faults, self._batches = missing_pools, faults, batches
 
     async def publish(self) -> None:
         """Publish every message whose time has come. If the broker fails, this message and those after it are made due
@@ -62,7 +64,11 @@ class DueMessages:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        if self._missing_pools.serves(lane):
+        if lane.road == "batch" and self._batches is not None:
+            await self._batches.schedule(
+                LaneRef(ref.job, ref.incarnation, ref.lane), self._ledger.intervals.batch_forms_ms
+            )
+        elif self._missing_pools.serves(lane):
             await self._messages.resend(job, ref, token)
         elif why := await self._missing_pools.rejection_reason(job, lane):
             await self._missing_pools.reject(ref, [token], why)
@@ -91,13 +97,14 @@ class StalledPages:
                 await self._missing_pools.reject_page(job, ref, why)
             return
         pools = self._missing_pools.served_pools(lane)
-        empty = await self._messages.queues_empty(pools)
+        # What goes by batches has no messages, and becomes due like lost ones.
+        empty = lane.road == "batch" or await self._messages.queues_empty(pools)
         lost = await self._ledger.find_lost(
             ref, lane.stride, queue_empty=empty, queues=[self._messages.queue(pool) for pool in pools]
         )
         if lost is None:
             await self._messages.gather(ref)
-        elif lost:
+        elif lost and lane.road != "batch":
             logger.warning("page %s: %d messages were lost and are sent again", ref, lost)
 
 
@@ -125,8 +132,12 @@ class CancelledUnits:
 class UnattendedJobs:
     """Restarts jobs that no worker attends."""
 
-    def __init__(self, ledger: Ledger, messages: Messages, lanes: Lanes, cancelled: CancelledUnits) -> None:
+    def __init__(
+        self, ledger: Ledger, messages: Messages, lanes: Lanes, cancelled: CancelledUnits,
+        batches: BatchStore | None = None,
+    ) -> None:  # fmt: skip
         self._ledger, self._messages, self._lanes, self._cancelled = ledger, messages, lanes, cancelled
+        self._batches = batches
 
     async def look_after(self, job_id: str) -> None:
         """Have a job started or finished, plan its lanes, or end the waiting units of a cancelled job."""
@@ -145,6 +156,8 @@ class UnattendedJobs:
             if await self._ledger.ripe(job_id):
                 await self._messages.finish(job_id)
             else:
+                if self._batches is not None:
+                    await self._batches.hasten(job_id)
                 await self._cancelled.end(job)
 
 

@@ -22,14 +22,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Unit
+from dicast.app.domain.price import Bound, Price
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
-from dicast.app.pipeline.call import ProviderCaller
+from dicast.app.pipeline.call import ProviderCaller, bound_without_item
 from dicast.app.pipeline.call_facts import (
+    NOTHING_TO_DO,
     Answered,
     Call,
     Cut,
@@ -53,6 +55,9 @@ from dicast.workers.admission.request import Lease
 
 logger = logging.getLogger(__name__)
 
+BOUNDS_KEPT = 10_000
+SHORT_OF_ROOM = "waits: open calls have reserved what is left of a cap or a budget"
+
 ClaimReply = tuple[JobState | None, Item | None, list[Claim]]
 
 
@@ -67,12 +72,17 @@ class Claimer:
 
     async def claim(
         self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, again_ms: int | None = None,
-        *, early: bool = False,
+        *, early: bool = False, needs: str = "", batch: str = "",
     ) -> ClaimReply:  # fmt: skip
         """Claim units as `Ledger.claim` does, waiting for the store as long as necessary. If the caller is cancelled
-        meanwhile, the claim is given back."""
+        meanwhile, the claim is given back. A batch keeps what it has claimed: it is known by its name, so that claiming
+        again says what it has."""
+        if batch:
+            by_name = partial(self._ledger.claim, ref, token, positions, item, batch, early=early, needs=needs)
+            return await retry_until_available(partial(by_name, batch=batch))
         attempt = self._ledger.attempt()
-        claim = partial(self._ledger.claim, ref, token, positions, item, attempt, again_ms=again_ms, early=early)
+        claim = partial(self._ledger.claim, ref, token, positions, item, attempt, again_ms=again_ms, early=early,
+                        needs=needs)  # fmt: skip
         claiming = asyncio.ensure_future(retry_until_available(claim))
         try:
             return await asyncio.shield(claiming)
@@ -81,13 +91,15 @@ class Claimer:
             raise
 
     async def claim_from_dead_owner(
-        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int
+        self, ref: PageRef, token: MessageId, positions: Sequence[int], item: int, needs: str = ""
     ) -> ClaimReply:
         """Look for dead nodes, then claim units that another node owns. A broker notices a death sooner than the nodes
         do and redelivers the message before the unit is free. If the owner seems to be alive, the message comes again
         when that node would count as silent."""
         await retry_until_available(self._dead_nodes.deregister)
-        return await self.claim(ref, token, positions, item, again_ms=self._ledger.intervals.owner_silent_ms)
+        return await self.claim(
+            ref, token, positions, item, again_ms=self._ledger.intervals.owner_silent_ms, needs=needs
+        )
 
     async def _hand_back(self, ref: PageRef, token: MessageId, claiming: asyncio.Future[ClaimReply]) -> None:
         """Give a claim back that the store may still execute: other workers would count it as a paid call."""
@@ -116,6 +128,18 @@ class _MessageWork:
     came_back: bool
     early: bool
     probe: bool
+    batch: str = ""
+    """The batch for which the units are claimed; '' for a call of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchClaim:
+    """What a batch has of a message: the call of its units, None if there is none to be made; what follows from those
+    that have ended (`steps`); and whether a cap or a budget leaves no room now (`short`)."""
+
+    call: Call | None
+    steps: Sequence[NextSteps] = ()
+    short: bool = False
 
 
 class Judge:
@@ -134,6 +158,7 @@ class Judge:
         self._jobs, self._claimer, self._fail_fast = jobs, claimer, fail_fast
         self._models, self._caller, self._outcomes, self._tracer = models, caller, outcomes, tracer
         self._working: set[tuple[PageRef, int]] = set()
+        self._bounds: dict[tuple[str, str, int, int], Bound] = {}
 
     async def judge(
         self, ref: PageRef, token: MessageId, lease: Lease | None, deployment: int = 0, *, came_back: bool = False,
@@ -170,6 +195,26 @@ class Judge:
             if lease is not None:
                 lease.release()
 
+    async def claim_for_batch(
+        self, job: JobRecord, ref: PageRef, token: MessageId, batch: str, *, again: bool = False
+    ) -> BatchClaim:
+        """Claim the units of a message for a batch; those that get no call are settled. With `again`, return what the
+        batch has claimed of it before."""
+        work = _MessageWork(job, ref, token, 0, came_back=False, early=True, probe=False, batch=batch)
+        units = job.lanes[ref.lane].stride if token.batch else 1
+        claimed = await self._claim(work, range(token.position, token.position + units))
+        if claimed is None:
+            return BatchClaim(None)
+        call, claims = claimed
+        steps = [await self._end_unclaimable(call, claims)] if len(call.claims) < len(claims) else []
+        short = any(claim.verdict in (ClaimVerdict.SHORT, ClaimVerdict.BUDGET) for claim in claims)
+        if not call.claims:
+            return BatchClaim(None, steps, short)
+        stop = None if again else await self._reason_not_to_call(call, leased=True)
+        if stop is None:
+            return BatchClaim(call, steps, short)
+        return BatchClaim(None, [*steps, await self._outcomes.settle(call, stop)], short)
+
     def works_on(self, ref: PageRef, position: int) -> bool:
         """Whether this process is working on the unit."""
         return (ref, position) in self._working
@@ -192,6 +237,9 @@ class Judge:
             else:
                 outcome = await self._reason_not_to_call(call, leased=lease is not None)
             if outcome is None:
+                dropped = self._fail_fast.left_out(call.job, call.pool, self._models.model(call.deployment))
+                if dropped:
+                    call = replace(call, dropped=dropped)
                 outcome = await self._caller.call(call, lease)
             if lease is not None:
                 lease.release()  # before anything is written: other units wait for it
@@ -215,22 +263,45 @@ class Judge:
         choices = job.spec.agents[unit.agent].choices
         if not 0 <= work.deployment < len(choices):
             raise LookupError(f"{ref}.{token} names deployment {work.deployment} of {len(choices)}")
+        needs = self._needs(work, unit) if job.is_capped else ""
         with self._tracer.span("claim") as span:
-            state, item, claims = await self._claimer.claim(ref, token, positions, unit.item, early=work.early)
+            state, item, claims = await self._claimer.claim(
+                ref, token, positions, unit.item, early=work.early, needs=needs, batch=work.batch
+            )
             if work.came_back and claims and all(c.verdict is ClaimVerdict.OWNED for c in claims):
-                state, item, claims = await self._claimer.claim_from_dead_owner(ref, token, positions, unit.item)
+                state, item, claims = await self._claimer.claim_from_dead_owner(ref, token, positions, unit.item, needs)
             span.set_attribute("dicast.answers", sorted({claim.verdict.value for claim in claims}))
         if state is None or item is None:
             return None
         run = [c for c in claims if c.verdict is ClaimVerdict.RUN]
         return _call(work, unit, choices[work.deployment], item, run), claims
 
+    def _needs(self, work: _MessageWork, unit: Unit) -> str:
+        """Return what a call of a job with caps or budgets may take at most, and the budgets, for the ledger's
+        claim."""
+        job, batch = work.job, work.token.batch
+        key = job.id, job.incarnation, unit.agent, -1 if batch else unit.dimension
+        bound = self._bounds.get(key)
+        if bound is None:
+            if len(self._bounds) >= BOUNDS_KEPT:
+                self._bounds.clear()
+            dimensions = job.spec.dimensions if batch else [job.spec.dimensions[unit.dimension]]
+            bound = self._bounds[key] = bound_without_item(job.spec.agents[unit.agent], dimensions, batch=batch)
+        price = _price(work, unit)
+        of_input, of_output = price.highest if price is not None else (0, 0)
+        needs = f"{bound.input_tokens},{bound.output_tokens},{of_input},{of_output}"
+        return needs + "".join(budget.needs for budget in job.budgets_at(unit.agent, work.deployment))
+
     async def _end_unclaimable(self, call: Call, claims: Sequence[Claim]) -> NextSteps:
         """End the units that get no call, and return the next steps for a message of which nothing is to be called."""
         settled = all(c.verdict is ClaimVerdict.DONE or c.verdict in UNCLAIMABLE for c in claims)
         ended = [c for c in claims if c.verdict in UNCLAIMABLE]
         if not ended:
-            return NextSteps(counts=settled)
+            verdicts = {c.verdict for c in claims}
+            if ClaimVerdict.BUDGET in verdicts:
+                return NextSteps(counts=settled, retry=True, summary=await self._outcomes.note_budget(call))
+            short = ClaimVerdict.SHORT in verdicts
+            return NextSteps(counts=settled, retry=short, summary=SHORT_OF_ROOM if short else NOTHING_TO_DO)
         steps = await self._outcomes.end_unclaimable(call, ended)
         return replace(steps, counts=steps.counts and settled)
 
@@ -269,6 +340,7 @@ class Judge:
 def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """Build the call for claimed units."""
     job, lane = work.job, work.job.lanes[work.ref.lane]
+    place = job.places[unit.agent][work.deployment] if job.places else None
     return Call(
         ref=work.ref,
         token=work.token,
@@ -282,7 +354,20 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
         replicate=unit.replicate,
         ends_at=_ends_at(run),
         probe=work.probe,
+        book=f"b:{unit.agent}.{work.deployment}.",
+        price=_price(work, unit),
+        priced_model=place.model if place is not None else "",
+        budgets=job.budgets_at(unit.agent, work.deployment),
     )
+
+
+def _price(work: _MessageWork, unit: Unit) -> Price | None:
+    """Return what a call costs at its place, by its road; None if nobody knows."""
+    price = work.job.places[unit.agent][work.deployment].price if work.job.places else None
+    if price is None:
+        return None
+    road = work.job.lanes[work.ref.lane].road
+    return price if road == "online" else price.of_service(price.batch if road == "batch" else price.flex)
 
 
 def _ends_at(claims: Sequence[Claim]) -> float:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery import Celery
 from kombu.exceptions import BatchPublishError, OperationalError
 from redis.exceptions import RedisError
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.image import image_tokens
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.plan import Choice, Lane, batch_label
 from dicast.app.domain.prompt import batch_max_tokens
 from dicast.app.ledger.keys import PageRef
@@ -224,16 +223,17 @@ class Messages:
 async def _send_with_retries(what: str, send: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Send in a thread, trying again for `BROKER_AWAY_MAX_S` while the broker is away; after that the sweeper has to
     send it. Everything may be sent twice."""
-
-    def log_outage(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        logger.warning("%s waits for the broker: %r", what, error)
-
-    sending = AsyncRetrying(
-        retry=retry_if_exception_type(BROKER_TROUBLE), wait=wait_fixed(BROKER_PAUSE_S),
-        stop=stop_after_delay(BROKER_AWAY_MAX_S), before_sleep=log_outage, reraise=True,
-    )  # fmt: skip
-    await sending(asyncio.to_thread, send, *args, **options)
+    now = asyncio.get_running_loop().time
+    give_up_at = now() + BROKER_AWAY_MAX_S
+    while True:
+        try:
+            await asyncio.to_thread(send, *args, **options)
+            return
+        except BROKER_TROUBLE as error:
+            if now() >= give_up_at:
+                raise
+            logger.warning("%s waits for the broker: %r", what, error)
+        await asyncio.sleep(BROKER_PAUSE_S)
 
 
 def input_tokens(agent: Agent, dimensions: Sequence[Dimension], item_chars: int) -> int:

@@ -7,8 +7,10 @@ pool's, and whether its job stops asking, is decided in pool_trouble.py; this mo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from redis.exceptions import RedisError
@@ -16,7 +18,8 @@ from redis.exceptions import RedisError
 from dicast.app import logs
 from dicast.app.domain.opinion import RATE_LIMITS, FailureKind
 from dicast.app.domain.plan import divide_usage
-from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
+from dicast.app.domain.prompt import batch_max_tokens
+from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late, more_room
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, MessageId, UnitResult
 from dicast.app.pipeline.call_facts import (
@@ -31,11 +34,12 @@ from dicast.app.pipeline.call_facts import (
     NotMade,
     Outcome,
     Unasked,
+    call_counters,
     failure_counters,
     shortened,
-    token_counters,
     unasked_payload,
 )
+from dicast.app.pipeline.kept_opinions import KeptOpinions
 from dicast.app.pipeline.pool_trouble import (
     UNIT_FAILED,
     Attribution,
@@ -54,11 +58,12 @@ UNCLAIMABLE = {
     ClaimVerdict.REVOKED: NoCall.REVOKED,
     ClaimVerdict.POISON: NoCall.POISON,
     ClaimVerdict.SPENT: NoCall.SPENT,
+    ClaimVerdict.CAPPED: NoCall.CAPPED,
     ClaimVerdict.EXPIRED: NoCall.EXPIRED,
     ClaimVerdict.UNKNOWN: NoCall.UNKNOWN,
 }
 """Why a unit whose claim gets this answer ends without a call."""
-REQUESTED_ENDS = frozenset({ClaimVerdict.CANCELLED, ClaimVerdict.REVOKED, ClaimVerdict.EXPIRED})
+REQUESTED_ENDS = frozenset({ClaimVerdict.CANCELLED, ClaimVerdict.REVOKED, ClaimVerdict.EXPIRED, ClaimVerdict.CAPPED})
 """Answers that follow from a request of a user or an operator; such a unit does not count as lost."""
 STORE_ANSWER_TIMEOUT_S = 1.0
 """How long a worker that stops waits for an answer that only its counters need."""
@@ -103,10 +108,11 @@ class Outcomes:
 
     def __init__(
         self, ledger: Ledger, recorder: Recorder, policy: RetryPolicy, fail_fast: FailFast, conditions: Conditions,
-        models: Models,
+        models: Models, kept: KeptOpinions | None = None,
     ) -> None:  # fmt: skip
+        """Without `kept`, no opinion is kept for later jobs."""
         self._ledger, self._recorder, self._policy = ledger, recorder, policy
-        self._fail_fast, self._conditions, self._models = fail_fast, conditions, models
+        self._fail_fast, self._conditions, self._models, self._kept = fail_fast, conditions, models, kept
 
     async def settle(self, call: Call, outcome: Outcome) -> NextSteps:
         """Write what became of a call whose units are claimed, and return what follows for its message. Waits for the
@@ -114,16 +120,16 @@ class Outcomes:
         match outcome:
             case Answered():
                 return await self._answered(call, outcome)
-            case Failed(failure, usage=usage, was_made=was_made):
-                tokens = token_counters(usage) if usage is not None else {}
-                counters = failure_counters(failure) | {"calls": int(was_made)} | tokens
+            case Failed(failure, usage=usage, was_made=was_made, most=most):
+                cost = call_counters(call, usage, most) if was_made else {}
+                counters = failure_counters(failure) | {"calls": int(was_made)} | cost
                 return await self._failed(call, outcome, counters)
             case Cut():
                 return await self._cut(call, outcome)
             case NotMade(Delay.ONE_BY_ONE):
                 return await self._one_by_one(call, unpaid=True)
-            case NotMade(why, delay_s, words):
-                return await self._defer(call, delay_s, words or why.value, unpaid=True)
+            case NotMade(why, delay_s, words, needed):
+                return await self._defer(call, delay_s, words or why.value, unpaid=True, input_tokens=needed)
             case Unasked():
                 return await self._unasked(call, call.claims, {ClaimVerdict.RUN: outcome}, {})
         assert_never(outcome)
@@ -136,21 +142,33 @@ class Outcomes:
         ends = {verdict: Unasked.because(why, **where) for verdict, why in UNCLAIMABLE.items()}
         ends[ClaimVerdict.EXPIRED] = Unasked.because(NoCall.EXPIRED, detail=outage, **where)
         lost = sum(claim.verdict not in REQUESTED_ENDS for claim in claims)
-        return await self._unasked(call, claims, ends, {"lost": lost})
+        steps = await self._unasked(call, claims, ends, {"lost": lost})
+        # Whoever plans next ends the planning.
+        return replace(steps, plan=True) if any(c.verdict is ClaimVerdict.CAPPED for c in claims) else steps
+
+    async def note_budget(self, call: Call) -> str:
+        """Record for its watchers which budget a job's call waits for, and return it in words."""
+        reason = await self._ledger.budget_reason(call.budgets)
+        if reason is None:
+            return "waits: a budget was met"
+        with contextlib.suppress(RedisError):
+            await self._ledger.waits(call.job.id, reason.removeprefix("waits: "))
+        return reason
 
     async def _unasked(
         self, call: Call, claims: Sequence[Claim], ends: Mapping[ClaimVerdict, Unasked], counters: dict[str, int]
     ) -> NextSteps:
         recorded = await self._recorder.store(call.ref, counters, unasked_results(call, claims, ends))
         ended = [ends[claim.verdict] for claim in claims]
-        summary = f"error: {ended[-1].kind}: {ended[-1].words}"
-        return NextSteps.after(recorded, summary, [end.kind for end in ended])
+        failure = f"{ended[-1].kind}: {ended[-1].words}"
+        return NextSteps.after(recorded, f"error: {failure}", [end.kind for end in ended], failure)
 
     # ------------------------------------------------------------------ an answer
     async def _answered(self, call: Call, answer: Answered) -> NextSteps:
         """Record opinions. Dimensions that a batch's answer left out are asked for again, one by one, unless they have
         no attempts left. The cost of the call is written once, with the first write."""
-        unwritten, earlier = {"calls": 1, **token_counters(answer.usage)}, NextSteps(counts=True)
+        unwritten = {"calls": 1, **call_counters(call, answer.usage, answer.most)}
+        earlier = NextSteps(counts=True)
         if answer.opinions:
             earlier, unwritten = await self._scored(call, answer, unwritten), {}
         if len(answer.opinions) == len(call.claims):
@@ -172,9 +190,11 @@ class Outcomes:
     async def _scored(self, call: Call, answer: Answered, counters: dict[str, int]) -> NextSteps:
         shares, results, scores = divide_usage(answer.usage, len(answer.opinions)), [], []
         for (claim, verdict), usage in zip(answer.opinions.items(), shares, strict=True):
-            dimension = call.dimension(claim)
+            dimension, question = call.dimension(claim), None
+            if self._kept is not None and call.job.spec.cache in ("use", "refresh"):
+                question = self._kept.question(call.job, call.lane, claim.position, call.item, call.deployment)
             call.log(logs.judged, dimension=dimension.id, score=verdict.score)
-            results.append(call.scored_result(claim, dimension, verdict, usage, answer))
+            results.append(call.scored_result(claim, dimension, verdict, usage, answer, question))
             scores.append(f"{dimension.id} {verdict.score}")
         recorded = await self._recorder.store(call.ref, counters, results)
         # Last, because this waits for the store, while an answer is also kept on disk.
@@ -185,6 +205,10 @@ class Outcomes:
     async def _failed(self, call: Call, failed: Failed, counters: dict[str, int]) -> NextSteps:
         """Retry as the policy says, or record the error of every unit of the call."""
         failure, model = failed.failure, self._models.model(call.deployment)
+        if failure.refused_params and not call.job.spec.strict_params:
+            await self._fail_fast.drop(call.job, call.pool, model, failure)
+            summary = f"asked without {', '.join(failure.refused_params)}, which {model} refuses"
+            return await self._defer(call, 0.0, summary, counters, unpaid=True)
         attribution = await self._attribution(call, failure, model)
         decision = self._decide(call, failure, attribution)
         if isinstance(decision, Retry):
@@ -197,7 +221,8 @@ class Outcomes:
             return await self._defer(call, wait.delay_s, wait.words(call.pool), counters, unpaid=True)
         results = given_up_results(call, failed, decision, model)
         recorded = await self._recorder.store(call.ref, counters, results)
-        return NextSteps.after(recorded, f"error: {decision.kind}: {failure.message}", [decision.kind] * len(results))
+        words = f"{decision.kind}: {failure.message}"
+        return NextSteps.after(recorded, f"error: {words}", [decision.kind] * len(results), words)
 
     async def _attribution(self, call: Call, failure: ProviderFailure, model: str) -> Attribution:
         """Attribute a failure to its unit or its pool. What the decision does not need is not read."""
@@ -223,11 +248,19 @@ class Outcomes:
             jitter=random.uniform(0.0, JITTER_MAX_S),  # noqa: S311  spreads retries, guards nothing
             at_most_once=call.job.spec.spend == "at_most_once",
             pool_down=attribution.pool_down,
+            had_more_room=first.room > 0 or not self._room(call),
         )
         left_s = call.ends_at - asyncio.get_running_loop().time()
         if isinstance(decision, Retry) and decision.delay_s >= left_s:
             return given_up_late(decision, first.attempts)
         return decision
+
+    def _room(self, call: Call) -> int:
+        """Return the tokens of output that a call gets whose model has reasoned all of them away; 0 if no more."""
+        agent = call.agent
+        most = batch_max_tokens(agent, len(call.dimensions)) if call.token.batch else agent.max_tokens
+        room = more_room(most)
+        return room if room > most else 0
 
     async def _retry(
         self, call: Call, failure: ProviderFailure, decision: Retry, counters: dict[str, int], breaker_open_s: float
@@ -249,6 +282,7 @@ class Outcomes:
             call, decision.delay_s, f"waits {wait_s:.1f} s after {failure.kind}: {failure.message}", counters,
             spent=int(decision.spends == "attempt"), requeued=int(decision.spends == "requeue"),
             probe=decision.spends == "nothing",
+            room=self._room(call) if failure.kind is FailureKind.OUT_OF_TOKENS else 0,
         )  # fmt: skip
 
     async def _cut(self, call: Call, cut: Cut) -> NextSteps:
@@ -261,8 +295,10 @@ class Outcomes:
         )
         if call.job.spec.spend == "at_most_once":
             failure = ProviderFailure(FailureKind.CONNECTION, why)
-            return await self._failed(call, Failed(failure, cut.latency_s), failure_counters(failure))
+            counters = failure_counters(failure) | call_counters(call, None, cut.most)
+            return await self._failed(call, Failed(failure, cut.latency_s), counters)
         counters = {"calls": 1, "calls_without_answer": 1, "possible_double_charges": int(is_called_again)}
+        counters |= call_counters(call, None, cut.most)
         return await self._defer(call, 0.0, f"waits: {why}", counters)
 
     async def _is_called_again(self, call: Call) -> bool:
@@ -288,13 +324,13 @@ class Outcomes:
 
     async def _defer(
         self, call: Call, delay_s: float, summary: str, counters: dict[str, int] | None = None, *, spent: int = 0,
-        requeued: int = 0, unpaid: bool = False, probe: bool = False,
+        requeued: int = 0, unpaid: bool = False, probe: bool = False, input_tokens: int = 0, room: int = 0,
     ) -> NextSteps:  # fmt: skip
         """Defer the call's units in the ledger: the same message comes again after `delay_s`."""
         deferrals = [
             Deferral(c.position, c.fence, c.attempts + spent, c.requeues + requeued, int(unpaid), int(probe))
             for c in call.claims
         ]
-        due = [Due(call.token, int(delay_s * 1000))]
+        due = [Due(call.token, int(delay_s * 1000), input_tokens=input_tokens, room=room)]
         await self._recorder.defer(call.ref, counters or {}, deferrals, due)
         return NextSteps(counts=False, retry=True, summary=shortened(summary))

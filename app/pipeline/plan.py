@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -22,18 +22,17 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from dicast.app import datasets
-from dicast.app.domain import chief
 from dicast.app.domain.arrangement import arrangement_of
-from dicast.app.domain.chief import visible_opinions
-from dicast.app.domain.escalation import is_needed
+from dicast.app.domain.escalation import has_no_opinion, is_needed, visible_opinions
 from dicast.app.domain.item import Item, ItemSource, VisibleOpinion
-from dicast.app.domain.plan import PIECE_BYTES, Lane, Stop, Window, close_window, window
+from dicast.app.domain.plan import PIECE_BYTES, Lane, Stop, Window, batch_window, close_window, window
 from dicast.app.domain.scoreboard import ENDED, NOT_NEEDED, Scoreboard, mark_of
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, LaneState, MessageId
 from dicast.app.pipeline.call_facts import Models, NoCall, Stops, Unasked, places_of, unasked_payload
-from dicast.app.pipeline.question import JobQuestions
+from dicast.app.pipeline.kept_opinions import KeptOpinions
+from dicast.app.pipeline.question import JobQuestions, QuestionCheck
 from dicast.app.pipeline.record import retry_until_available
 from dicast.app.reports.files import read_page
 from dicast.app.reports.folders import own_folder
@@ -78,11 +77,7 @@ def no_opinions_results(
         unit = lane.unit(position)
         opinions = items[unit.item].opinions
         criterion = job.spec.dimensions[unit.dimension].id
-        if (
-            opinions is not None
-            and position not in results
-            and chief.has_no_opinion(opinions, unit.replicate, criterion)
-        ):
+        if opinions is not None and position not in results and has_no_opinion(opinions, unit.replicate, criterion):
             why = Unasked.because(NoCall.NO_OPINIONS)
             ended[position] = unasked_payload(job, lane, position, items[unit.item], why)
     return ended
@@ -105,6 +100,8 @@ def _mark(opinion: Mapping[str, object], scale_min: int) -> int:
     score = opinion.get("score")
     return mark_of(score, scale_min) if isinstance(score, int) else ENDED
 
+
+NOT_KEPT = Unasked.because(NoCall.NOT_KEPT)
 
 PagePlaces = Mapping[str, tuple[int, int]]
 """Maps the number of an earlier stage's lane to one of its pages and the position of that page's first unit."""
@@ -220,11 +217,15 @@ class Lookahead:
 
 
 class Planner:
-    """Plans lanes on one event loop. The earlier results of a resumed job are read from `results_dir`."""
+    """Plans lanes on one event loop. The earlier results of a resumed job are read from `results_dir`, opinions that
+    are used again from `kept`."""
 
-    def __init__(self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Lookahead, results_dir: str) -> None:
+    def __init__(
+        self, ledger: Ledger, pools: LimitedPools, stops: Stops, ahead: Lookahead, results_dir: str,
+        kept: KeptOpinions | None = None,
+    ) -> None:  # fmt: skip
         self._ledger, self._pools, self._stops = ledger, pools, stops
-        self._ahead, self._results_dir = ahead, results_dir
+        self._ahead, self._results_dir, self._kept = ahead, results_dir, kept
         self._questions = JobQuestions(ledger)
 
     async def plan(self, job: JobRecord, lane_number: int, publisher: Publisher) -> bool:
@@ -233,7 +234,7 @@ class Planner:
         question is answered."""
         lane = job.lanes[lane_number]
         while True:
-            check = await self._questions.check(job)
+            check = await self._questions.check(job) if not job.is_capped else await self._check_cap(job)
             state = await self._ledger.lane(job.id, lane_number)
             if check.is_answered or state.state != "running" or state.cursor == "":
                 return check.finish
@@ -251,6 +252,14 @@ class Planner:
             if not await self._page(job, lane_number, state, units, size.low_water, stops, publisher):
                 return False
 
+    async def _check_cap(self, job: JobRecord) -> QuestionCheck:
+        """End the planning of a job that has met its cap; check the question of one that has not."""
+        if await self._ledger.capped(job.id) is None:
+            return await self._questions.check(job)
+        attempt = self._ledger.attempt()
+        _, finish = await retry_until_available(lambda: self._ledger.answer(job, b"", attempt))
+        return QuestionCheck(True, finish)
+
     async def _room(self, job: JobRecord, lane: Lane, state: LaneState, size: Window) -> int:
         """Return how many more units of a lane may be published now: 0 if its window is full, or if the job's question
         waits for units that are published."""
@@ -261,12 +270,14 @@ class Planner:
 
     async def _window(self, job: JobRecord, lane: Lane) -> Window:
         """Return the window of a lane at the present rates and limits of its pools."""
+        if lane.road == "batch":
+            return batch_window(page_max=self._ahead.page_max, stride=lane.stride)
         rate_per_s, limit, jobs = 0.0, 0, 1
         for pool in set(lane.pools):
             rate, jobs = await self._ledger.pool_rate(pool)
             rate_per_s += rate
             limit += await self._pools.limit(pool)
-        if job.spec.question is not None:
+        if job.spec.question is not None or job.is_capped:
             return close_window(limit=min(job.limit, limit), page_max=self._ahead.page_max, stride=lane.stride)
         limit *= 2  # it may grow meanwhile
         return window(
@@ -326,11 +337,11 @@ class Planner:
         rest = "" if first + units >= total else _cursor(first + units, source, read_to, inputs.next_places)
         ref, attempt = PageRef(job.id, job.incarnation, number, state.page), secrets.token_hex(8)
         marks = earlier_marks(job, lane, results)
-        opened = await retry_until_available(
-            lambda: self._ledger.open_page(
-                ref, first, units, rest, low_water, items, results, attempt, failed=failed, skipped=skipped, marks=marks
-            )
-        )
+        opening = partial(
+            self._ledger.open_page, ref, first, units, rest, low_water, items, results, attempt, failed=failed,
+            skipped=skipped, marks=marks, capped=job.is_capped, unchorded=lane.road == "batch",
+        )  # fmt: skip
+        opened = await retry_until_available(opening)
         if opened < 0:
             return False
         tokens = [
@@ -367,12 +378,28 @@ class Planner:
         results |= skipped
         no_opinions = no_opinions_results(job, lane, items, positions, results)
         results |= no_opinions
+        results |= await self._kept_results(job, lane, items, [p for p in positions if p not in results])
         stopped = {
             position: unasked_payload(job, lane, position, items[unit.item], Unasked.stopped(stops[unit.agent]))
             for position in (positions if stops else ())
             if (unit := lane.unit(position)).agent in stops and position not in results
         }
-        return _EarlyResults(results | stopped, read_to, len(stopped) + len(no_opinions), len(skipped))
+        not_kept = {
+            position: unasked_payload(job, lane, position, items[lane.unit(position).item], NOT_KEPT)
+            for position in (positions if job.spec.cache == "only" else ())
+            if position not in results and position not in stopped
+        }
+        failed = len(stopped) + len(no_opinions) + len(not_kept)
+        return _EarlyResults(results | stopped | not_kept, read_to, failed, len(skipped))
+
+    async def _kept_results(
+        self, job: JobRecord, lane: Lane, items: Mapping[int, Item], positions: Sequence[int]
+    ) -> dict[int, bytes]:
+        """Return the results of units whose opinions were given before."""
+        if self._kept is None or job.spec.cache not in ("use", "only") or not positions:
+            return {}
+        now_ms = await self._ledger.wall_ms()
+        return await asyncio.to_thread(self._kept.results, job, lane, items, positions, now_ms)
 
 
 class _EarlyResults(NamedTuple):

@@ -22,11 +22,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from dicast.app import logs
-from dicast.app.domain.opinion import RATE_LIMITS, ErrorKind, FailureKind
-from dicast.app.domain.plan import Stop, place
+from dicast.app.domain.opinion import NO_OPINION, RATE_LIMITS, ErrorKind, FailureKind
+from dicast.app.domain.plan import DroppedParameter, Stop, place
 from dicast.app.ledger.records import JobRecord
 from dicast.app.ledger.troubles import StopStore
 from dicast.app.pipeline.call_facts import Models, places_of
@@ -62,6 +63,7 @@ class _JobView:
     stops: Mapping[str, Stop] = field(default_factory=dict)
     exhausted: set[str] = field(default_factory=set)
     answering: set[str] = field(default_factory=set)
+    dropped: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 class FailFast:
@@ -148,6 +150,25 @@ class FailFast:
             logs.stopped_asking(job=job.id, pool=pool, model=model, after=stop.after, reason=failure.message)
         return None
 
+    async def dropped(self, job: JobRecord) -> list[DroppedParameter]:
+        """Return the parameters that models have refused, as of now."""
+        return await self._store.dropped(job)
+
+    def left_out(self, job: JobRecord, pool: str, model: str) -> frozenset[str]:
+        """Return the parameters without which the job asks a model, as of the last time that the store was read."""
+        view = self._jobs.get((job.id, job.incarnation))
+        return view.dropped.get(place(pool, model), NONE_LEFT_OUT) if view and view.dropped else NONE_LEFT_OUT
+
+    async def drop(self, job: JobRecord, pool: str, model: str, failure: ProviderFailure) -> None:
+        """Have the job ask a model without the parameters that it has refused. Each worker logs each of them once."""
+        known = self.left_out(job, pool, model)
+        self._view(job).dropped[place(pool, model)] = known.union(failure.refused_params)
+        for name in failure.refused_params:
+            parameter = DroppedParameter(pool=pool, model=model, name=name, message=failure.message)
+            await retry_until_available(partial(self._store.drop, job, parameter))
+            if name not in known:
+                logs.parameter_dropped(job=job.id, pool=pool, model=model, parameter=name, reason=failure.message)
+
     async def _release_waiting(self, job: JobRecord) -> None:
         """Let the job's units pass the gate without leases if it has stopped asking everywhere."""
         stops = await self._store.stops(job)
@@ -158,6 +179,9 @@ class FailFast:
     async def _refresh(self, job: JobRecord, view: _JobView) -> None:
         view.stops, answering = await self._store.load(job)
         view.answering &= answering  # a resumed job starts without answers
+        for parameter in await self._store.dropped(job) if has_parameters(job) else ():
+            at = place(parameter.pool, parameter.model)
+            view.dropped[at] = view.dropped.get(at, frozenset()) | {parameter.name}
         if job.spec.on_exhausted == "wait":
             pools = {name for lane in job.lanes for name in lane.pools}
             view.exhausted = {pool for pool in pools if await self._store.exhausted(pool)}
@@ -171,12 +195,23 @@ class FailFast:
         return view
 
 
-_PERMANENT_KINDS = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, FailureKind.MALFORMED}
+NONE_LEFT_OUT: frozenset[str] = frozenset()
+
+
+def has_parameters(job: JobRecord) -> bool:
+    """Whether a judge of the job is asked with parameters that its model could refuse. Those of pools count as well,
+    but are not known here, so that each process finds out by a call."""
+    return any(agent.temperature is not None or agent.parameters(0) for agent in job.spec.agents)
+
+
+_PERMANENT_KINDS = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, *NO_OPINION}
 """Failures for which asking again did not, or cannot, help. Failures that may pass by themselves stop no job."""
 
 
 UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
-OUTAGE_KINDS = frozenset({FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS})
+OUTAGE_KINDS = frozenset(
+    {FailureKind.SERVER, FailureKind.CONNECTION, FailureKind.TIMEOUT, *RATE_LIMITS} - {FailureKind.UNAVAILABLE}
+)
 
 
 class Conditions(Protocol):

@@ -7,7 +7,9 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from dicast.app.domain.job import Deployment
+import orjson
+
+from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Candidate, Choice, Lane, assign, place
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
@@ -15,7 +17,7 @@ from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.call_facts import Models, Stops
 from dicast.app.providers.base import ChatReply, ChatRequest, Provider, ProviderFailure
 from dicast.app.providers.local import LocalProvider
-from dicast.app.providers.registry import build_provider
+from dicast.app.providers.registry import build_batch_api, build_provider
 from dicast.app.tracing import NO_TRACES, Traces
 from dicast.workers.admission.pool_state import UNKNOWN, PoolHealth, PoolHealthReader
 from dicast.workers.nodes.registry import Node
@@ -23,11 +25,17 @@ from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
 if TYPE_CHECKING:
+    from dicast.app.providers.batches import BatchApi
     from dicast.config.pools import Pools, PoolSpec
     from dicast.config.settings import Settings
     from dicast.workers.admission.gate_host import GateConfig
 
 LIVING_CACHE_S = 1.0
+_REQUEST_SETTINGS = {
+    "provider", "dialect", "base_url", "api_version", "query", "structured_output", "structured_channel",
+    "max_tokens_field", "schema_lengths", "nonce_in_schema",
+}  # fmt: skip
+"""The settings of a pool on which the bytes of a request, or who gets them, depend."""
 
 
 class PoolSettings(Protocol):
@@ -70,6 +78,7 @@ class ServedPools:
     def __init__(self, app: PoolSettings, tracer: Traces = NO_TRACES) -> None:
         self._app, self._pools, self._tracer = app, app.pools, tracer
         self._providers: dict[str, Provider] = {}
+        self._batch_apis: dict[str, BatchApi] = {}
         self._timeouts_s: dict[str, float] = {}
 
     @property
@@ -83,6 +92,16 @@ class ServedPools:
         """Return a deployment's model, or "" if this worker does not know the pool."""
         spec = self._pools.pools.get(deployment.pool) if deployment.pool else self._pools.get("")
         return deployment.model or (spec.model if spec else "")
+
+    def asked_at(self, deployment: Deployment) -> str:
+        """Return the settings of a deployment's pool by which its requests differ from others', and the model, as JSON;
+        '' for a pool that this worker does not know. Keys and other headers are no part of it."""
+        spec = self._pools.pools.get(deployment.pool) if deployment.pool else self._pools.get("")
+        if spec is None:
+            return ""
+        settings = spec.model_dump(mode="json", include=_REQUEST_SETTINGS)
+        settings |= {name: value for name in ("effort", "param_names") if (value := getattr(spec, name))}
+        return orjson.dumps(settings | {"model": self.model(deployment)}, option=orjson.OPT_SORT_KEYS).decode()
 
     def call_timeout_s(self, pool: str) -> float:
         """Return how long a call of this pool may take in total, s."""
@@ -100,6 +119,14 @@ class ServedPools:
             if provider is None:
                 provider = self._providers[spec.name] = self._build(spec)
         return provider
+
+    def batch_api(self, pool: str) -> BatchApi:
+        """Return the pool's batch API. Raises `ProviderFailure` as `provider` does."""
+        api = self._batch_apis.get(pool)
+        if api is None:
+            app = self._app
+            api = self._batch_apis[pool] = build_batch_api(self._pools.get(pool), app.settings, app.environ)
+        return api
 
     def _build(self, spec: PoolSpec) -> Provider:
         app = self._app
@@ -124,6 +151,8 @@ class ServedPools:
     async def close(self) -> None:
         for provider in self._providers.values():
             await provider.close()
+        for api in self._batch_apis.values():
+            await api.close()
 
 
 class TracedProvider:
@@ -133,6 +162,7 @@ class TracedProvider:
         self._tracer, self._provider = tracer, provider
         self._pool, self._kind = spec.name, spec.provider
         self.structured_output, self.nonce_in_schema = provider.structured_output, provider.nonce_in_schema
+        self.caches = provider.caches
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Make one call with the wrapped provider, within a span."""

@@ -28,7 +28,7 @@ from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Deferral, Due, Recorded, UnitResult
 from dicast.app.reports.folders import folder_name, replacing
 from dicast.app.tracing import NO_TRACES, Traces
-from dicast.workers.admission.suspension import Suspension
+from dicast.workers.admission.concurrency import Suspension
 from dicast.workers.store.connection import is_passing
 from dicast.workers.store.keys import encode
 from dicast.workers.system.files import make_folder, try_lock

@@ -24,7 +24,7 @@ from dicast.app.domain.plan import PIECE_BYTES
 from dicast.app.ledger.client import LedgerClient, UnknownJob
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, JobState
-from dicast.app.pipeline.gather import Gatherer
+from dicast.app.pipeline.gather import Gatherer, UnwrittenPages
 from dicast.app.pipeline.images import image_storer
 from dicast.app.pipeline.job_faults import reporting_file_errors
 from dicast.app.pipeline.lanes import Lanes
@@ -32,7 +32,6 @@ from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.question import require_libraries
 from dicast.app.pipeline.recovery import Recovery
 from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
-from dicast.app.pipeline.unwritten import UnwrittenPages
 from dicast.app.reports.folders import begin, own_folder
 from dicast.app.reports.stored_items import (
     ItemCountMismatch,

@@ -6,6 +6,7 @@ cannot write anything else) or `tool` (a forced tool call, which compatible serv
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -18,6 +19,7 @@ from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
 from dicast.app.providers.http import (
     NO_KEY,
     BoundedBodies,
+    Build,
     Connections,
     DirectPost,
     HttpResponse,
@@ -33,7 +35,12 @@ from dicast.config.pools import PoolSpec
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 PATH = "/v1/messages"
 
-_INPUT_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_USAGE = exchange.UsageKeys(
+    input=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+    output="output_tokens",
+    cached=("cache_read_input_tokens",),
+    written=("cache_creation_input_tokens",),
+)
 
 
 class _HttpClient(BoundedBodies, anthropic.DefaultAioHttpClient):
@@ -54,44 +61,57 @@ class AnthropicProvider:
         self.nonce_in_schema = spec.nonce_in_schema
         self._forced_tool = spec.structured_channel == "tool"
         key, url = api_key or NO_KEY, base_url or spec.base_url or DEFAULT_BASE_URL
+        self._spec, self._key, self._url, self._timeout = spec, key, url, timeouts(timeout_s)
         self._post: Post
         if spec.calls == "direct" and not spec.trust_env:
             connections = Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-            self._post = DirectPost(
-                built_by(_client(spec, key, url, UnsentClient(timeouts(timeout_s))), PATH), connections
-            )
+            self._post = DirectPost(self.builder(), connections)
         else:
             http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
             self._post = SdkPost(_client(spec, key, url, http), PATH, anthropic.APIStatusError)
-        self._exchange = Exchange(
+        self.caches = spec.prompt_caching
+        self._options = exchange.Options(spec, {"effort": "output_config.effort"})
+        self.exchange = Exchange(
             sdk_error=(anthropic.AnthropicError,),
             redactor=Redactor([api_key or "", *spec.headers.values()]),
+            options=self._options,
         )
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        structured = self.structured_output and request.schema is not None
-        body = self._body(request, structured=structured)
-        response = await self._exchange.call(self._post.send(body, request.transit), request)
+        response = await self.exchange.call(self._post.send(self.body(request), request.transit), request)
+        return self.read(response, request)
+
+    def read(self, response: HttpResponse, request: ChatRequest) -> ChatReply:
+        """Return the answer in a response, which need not have come by a call of its own. Raises `ProviderFailure`."""
+        if not response.is_success:
+            raise self.exchange.status_failure(response, request)
         try:
-            return self._reply(response, request, structured=structured)
+            return self._reply(response, request, structured=self._is_structured(request))
         except MalformedBody as reason:
-            failure = self._exchange.malformed(reason, response)
+            failure = self.exchange.malformed(reason, response, request)
         raise failure
 
     async def close(self) -> None:
         await self._post.close()
 
-    def _body(self, request: ChatRequest, *, structured: bool) -> dict[str, Any]:
+    def builder(self) -> Build:
+        """Return a builder of requests like this pool's calls, whose address ends with `PATH`."""
+        return built_by(_client(self._spec, self._key, self._url, UnsentClient(self._timeout)), PATH)
+
+    def _is_structured(self, request: ChatRequest) -> bool:
+        return self.structured_output and request.schema is not None
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the body of a call."""
         body: dict[str, Any] = {
             "model": request.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": "user", "content": _content(request)}],
+            "messages": [{"role": "user", "content": _content(request, cached=self.caches and _is_long(request))}],
         }
         if request.system:
             body["system"] = request.system
-        if request.temperature is not None:
-            body["temperature"] = request.temperature
-        if structured and request.schema is not None:
+        self._options.add(body, request)
+        if self._is_structured(request) and request.schema is not None:
             if self._forced_tool:
                 body["tools"] = [{"name": request.schema_name, "input_schema": request.schema}]
                 body["tool_choice"] = {
@@ -101,7 +121,7 @@ class AnthropicProvider:
                 }
             else:
                 schema = anthropic.transform_schema(dict(request.schema))
-                body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+                body.setdefault("output_config", {})["format"] = {"type": "json_schema", "schema": schema}
         return body
 
     def _reply(self, response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
@@ -111,23 +131,47 @@ class AnthropicProvider:
             raise MalformedBody("an error instead of an answer")
         if not isinstance(blocks, list):
             raise MalformedBody("no content")
-        if body.get("stop_reason") == "refusal":
-            raise MalformedBody("the model refused to answer")
+        used, ended = exchange.usage(body.get("usage"), _USAGE), body.get("stop_reason")
+        cut = ended in ("max_tokens", "model_context_window_exceeded")
+        if ended == "refusal":
+            raise exchange.RefusedAnswer("the model refused to answer", used)
         call = _tool_call(blocks, request.schema_name) if structured and self._forced_tool else None
         if call is not None:
             exchange.refuse_duplicate_keys(response.content)
+        exchange.check_end(ended, _text(blocks) if call is None else "{", used, cut=cut)
         return ChatReply(
-            text=orjson.dumps(call).decode() if call is not None else exchange.text(blocks, "the content"),
+            text=orjson.dumps(call).decode() if call is not None else exchange.text(blocks, "the content", used),
             model=exchange.model(body.get("model"), request.model),
-            usage=exchange.usage(body.get("usage"), _INPUT_TOKENS, "output_tokens"),
+            usage=used,
             structured=structured and (call is not None or not self._forced_tool),
-            truncated=body.get("stop_reason") in ("max_tokens", "model_context_window_exceeded"),
+            truncated=cut,
             headers=rate_limit_headers(response.headers),
         )
 
 
-def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
-    """Return the user's message; one without images is a plain text."""
+CACHED_FROM = {
+    "claude-fable": 512, "claude-mythos": 512, "claude-opus-4-1": 1024, "claude-opus-4-2": 1024,
+    "claude-sonnet-4": 1024, "claude-3-7": 1024, "claude-3-5-haiku": 2048, "claude-3-haiku": 2048,
+}  # fmt: skip
+"""The tokens from which on models cache a prefix, by how their names begin; any other caches 4,096."""
+LONGEST_MINIMUM = 4096
+CHARS_PER_TOKEN = 4
+
+
+def _is_long(request: ChatRequest) -> bool:
+    """Whether what the request shares with others is long enough for its model's cache. An estimate: where it is wrong,
+    the provider leaves the mark unheeded."""
+    least = next((tokens for name, tokens in CACHED_FROM.items() if name in request.model), LONGEST_MINIMUM)
+    return bool(request.shared) and len(request.system) + request.shared >= least * CHARS_PER_TOKEN
+
+
+def _content(request: ChatRequest, *, cached: bool) -> str | list[dict[str, Any]]:
+    """Return the user's message; one without images is a plain text. What is to be cached ends with a block of its
+    own."""
+    if cached:
+        blocks = [_block(piece) for piece in replace(request, user=request.user[: request.shared]).pieces]
+        blocks[-1]["cache_control"] = {"type": "ephemeral"}
+        return [*blocks, _block(request.user[request.shared :])]
     return [_block(piece) for piece in request.pieces] if request.images else request.user
 
 
@@ -149,6 +193,11 @@ def _client(spec: PoolSpec, api_key: str, base_url: str, http_client: httpx2.Asy
     if not spec.trust_env:
         client._custom_headers = dict(spec.headers)
     return client
+
+
+def _text(blocks: list[Any]) -> str:
+    """Return the words of an answer, without what was reasoned."""
+    return "".join(str(block.get("text") or "") for block in blocks if isinstance(block, dict))
 
 
 def _tool_call(blocks: list[Any], name: str) -> dict[str, Any] | None:

@@ -14,6 +14,9 @@ from dicast.errors import DicastError
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 
+FLEX = "flex"
+"""The kind of service that answers when there is capacity, for less money; a price variant, too."""
+
 
 class ImagePart(NamedTuple):
     """An image behind the first `at` characters of the user's text: `data` in base64 of a media `type`, or an
@@ -46,7 +49,10 @@ class Transit:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object). `images`
-    stand within the user's text, in order. `transit` is updated while the call is made."""
+    stand within the user's text, in order. `service_tier` asks for a kind of service of OpenAI's, such as `FLEX`; ""
+    leaves it to the account. `params` are further parameters by their names in jobs; those `dropped`, `temperature`
+    among them, are left out, also where the pool has them. The first `shared` characters of `user` come again in other
+    calls soon, with the same system text, schema and images; 0: none. `transit` is updated while the call is made."""
 
     model: str
     system: str
@@ -56,7 +62,16 @@ class ChatRequest:
     schema: Mapping[str, Any] | None = None
     schema_name: str = "opinion"
     images: Sequence[ImagePart] = ()
+    service_tier: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    shared: int = 0
     transit: Transit = field(default_factory=Transit, compare=False, repr=False)
+
+    @property
+    def is_flex(self) -> bool:
+        """Whether it asks for the slow service at a lower price, which may have no room for it."""
+        return self.service_tier == FLEX
 
     @property
     def pieces(self) -> Iterator[str | ImagePart]:
@@ -77,7 +92,9 @@ class ChatReply:
 
     `structured` tells that `text` came through the structured channel (schema-constrained output or a forced
     tool's input), where judged text cannot have been echoed in place of the judge's own answer.
-    `truncated` tells that the model stopped at `max_tokens`.
+    `truncated` tells that the model stopped at `max_tokens`. `fingerprint` is what the provider calls the state of its
+    system that answered (`system_fingerprint`), "" if it tells none. `service_tier` is the kind of service that OpenAI
+    charges for, "" where it does not tell.
     """
 
     text: str
@@ -86,6 +103,8 @@ class ChatReply:
     structured: bool
     truncated: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    service_tier: str = ""
 
 
 class ProviderFailure(DicastError):
@@ -94,6 +113,8 @@ class ProviderFailure(DicastError):
     `retry_after_s` is what the provider asked for, parsed but not clamped; None if absent or unusable. `reached` tells
     that the request may have reached the provider: False only if it is known that it did not. `ended` tells that the
     provider is known to have stopped working on it: False after a time-out, and where this side stopped reading.
+    `usage` is what an answer without an opinion took, as far as the provider has told it. `refused_params` are the
+    parameters, by their names in jobs, for which a request was refused that may do without them.
     """
 
     problem = "provider-failure"
@@ -108,6 +129,8 @@ class ProviderFailure(DicastError):
         headers: Mapping[str, str] | None = None,
         reached: bool = True,
         ended: bool = True,
+        usage: Usage | None = None,
+        refused_params: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -117,6 +140,8 @@ class ProviderFailure(DicastError):
         self.headers: Mapping[str, str] = headers or {}
         self.reached = reached
         self.ended = ended or not reached
+        self.usage = usage
+        self.refused_params = tuple(refused_params)
 
 
 class Provider(Protocol):
@@ -124,6 +149,9 @@ class Provider(Protocol):
 
     structured_output: bool
     """Whether `ChatRequest.schema` is honoured; if not, units are judged one by one even when batching is on."""
+
+    caches: bool
+    """Whether the provider can be had to read the beginning of a request from a cache."""
 
     nonce_in_schema: bool
     """Whether a schema may differ from call to call at no cost, and so hold the nonce itself."""

@@ -1,15 +1,18 @@
 """Makes one HTTP call, reads the JSON around the model's answer, and classifies a failure.
 
-Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; 429, or a body that names a
-rate limit -> RATE_LIMITED; 529, or a body that names an overload -> OVERLOADED; 408 and 5xx -> SERVER; everything else,
-redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even 200: an error under 200 is read
-as the status that it names, by a number (OpenRouter, Gemini) or by its kind (Anthropic). Names count in any case.
+Status codes (first match wins): an exhausted account, whatever the code -> QUOTA_EXHAUSTED; a body that names a lack of
+resources, or any other 429 to a flex call -> UNAVAILABLE; 429, or a body that names a rate limit -> RATE_LIMITED; 529,
+or a body that names an overload -> OVERLOADED; 400 or 403 with a body that names a content filter -> FILTERED; 408 and
+5xx -> SERVER; everything else, redirects included -> REJECTED. Gateways answer such bodies under 400, 500, 503 and even
+200: an error under 200 is read as the status that it names, by a number (OpenRouter, Gemini) or by its kind
+(Anthropic). Names count in any case.
 
 The functions that read an answer are strict and typed, and raise nothing but `MalformedBody`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -20,10 +23,11 @@ import aiohttp
 import httpx2
 import orjson
 
-from dicast.app.domain.opinion import Usage
+from dicast.app.domain.opinion import CallUsage, Usage
 from dicast.app.domain.text import excerpt
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
+from dicast.config.pools import PoolSpec
 from dicast.workers.policy.headers import retry_after
 
 _MOST_TOKENS = 10**9
@@ -31,7 +35,32 @@ _MAX_MODEL_CHARS = 200
 
 
 class MalformedBody(Exception):
-    """A response with status 200 that is no answer. The message says why and contains nothing of the body."""
+    """A response with status 200 that is no answer. The message says why and contains nothing of the body; `usage` is
+    what the body says that it took."""
+
+    kind = FailureKind.MALFORMED
+
+    def __init__(self, message: str, usage: Usage | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class OutOfTokens(MalformedBody):
+    """The model has spent `max_tokens` before its answer began, or before it ended because of what it reasoned."""
+
+    kind = FailureKind.OUT_OF_TOKENS
+
+
+class RefusedAnswer(MalformedBody):
+    """The model says that it will not answer."""
+
+    kind = FailureKind.REFUSED
+
+
+class FilteredAnswer(MalformedBody):
+    """A content filter has withheld the answer."""
+
+    kind = FailureKind.FILTERED
 
 
 def decode(content: bytes) -> dict[str, Any]:
@@ -68,15 +97,16 @@ def refuse_duplicate_keys(content: bytes) -> None:
         raise MalformedBody("the body is no JSON") from None
 
 
-def text(value: Any, what: str) -> str:
-    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined."""
+def text(value: Any, what: str, used: Usage | None = None) -> str:
+    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined. `used` is what an answer
+    without a text took."""
     if isinstance(value, list):
         parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
         value = "".join(part for part in parts if isinstance(part, str))
     if not isinstance(value, str):
-        raise MalformedBody(f"{what} is no text")
+        raise MalformedBody(f"{what} is no text", used)
     if not value:
-        raise MalformedBody(f"{what} is empty")
+        raise MalformedBody(f"{what} is empty", used)
     return value
 
 
@@ -91,12 +121,75 @@ def model(value: Any, requested: str) -> str:
     return value if isinstance(value, str) and 0 < len(value) <= _MAX_MODEL_CHARS and value.isprintable() else requested
 
 
-def usage(value: Any, input_keys: tuple[str, ...], output_key: str) -> Usage:
-    """Return the tokens as reported; missing, negative and absurd numbers count as 0."""
+_FILTER_ENDS = frozenset({
+    "content_filter", "content_filtered", "guardrail_intervened", "safety", "prohibited_content", "blocklist",
+    "recitation", "spii",
+})  # fmt: skip
+_THOUGHT = "<think>"
+_REASONED_SHARE = 0.5
+
+
+def check_end(ended: Any, answer: Any, used: Usage, *, cut: bool) -> None:
+    """Raise what an answer is in place of an opinion, by the reason that the provider gives for its end: filtered, or
+    `cut` at `max_tokens` by reasoning. `answer` is its text, if it has one."""
+    if isinstance(ended, str) and ended.lower().partition(":")[0] in _FILTER_ENDS:
+        raise FilteredAnswer("a content filter stopped the answer", used)
+    if not cut:
+        return
+    words = answer.lstrip() if isinstance(answer, str) else answer
+    thinks = isinstance(words, str) and words.startswith(_THOUGHT) and "</think>" not in words
+    reasoned = isinstance(used, CallUsage) and used.reasoning_tokens >= _REASONED_SHARE * used.output_tokens > 0
+    if not words or thinks or reasoned:
+        raise OutOfTokens(f"max_tokens were spent before an answer ({used.output_tokens} tokens of output)", used)
+
+
+def cache_key(request: ChatRequest) -> str:
+    """Return a key by which a provider sends requests with the same beginning to the same machine."""
+    beginning = f"{request.model}\0{request.system}\0{request.user[: request.shared]}"
+    return hashlib.sha256(beginning.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def fingerprint(value: Any) -> str:
+    """Return a system's fingerprint, "" if it is unusable."""
+    return model(value, "")
+
+
+class UsageKeys(NamedTuple):
+    """Where a dialect reports tokens: keys whose numbers add up to the input; the output; and of these the parts that
+    were read from the cache, written to it, and spent on reasoning, each as a path into the report."""
+
+    input: tuple[str, ...]
+    output: str
+    cached: tuple[str, ...]
+    written: tuple[str, ...]
+    reasoning: tuple[str, ...] = ()
+
+
+def usage(value: Any, keys: UsageKeys) -> Usage:
+    """Return the tokens as reported; missing, negative and absurd numbers count as 0, and a part is never more than its
+    whole."""
     report = value if isinstance(value, dict) else {}
-    return Usage(
-        input_tokens=sum(_tokens(report.get(key)) for key in input_keys), output_tokens=_tokens(report.get(output_key))
+    whole, output = sum(_tokens(report.get(key)) for key in keys.input), _tokens(report.get(keys.output))
+    if len(report) <= 2:  # no parts are told
+        return Usage(input_tokens=whole, output_tokens=output)
+    cached = min(whole, _part(report, keys.cached))
+    written = min(whole - cached, _part(report, keys.written))
+    reasoning = min(output, _part(report, keys.reasoning))
+    if not (cached or written or reasoning):
+        return Usage(input_tokens=whole, output_tokens=output)
+    return CallUsage(
+        input_tokens=whole,
+        output_tokens=output,
+        cached_input_tokens=cached,
+        cache_write_tokens=written,
+        reasoning_tokens=reasoning,
     )
+
+
+def _part(report: Any, path: tuple[str, ...]) -> int:
+    for key in path:
+        report = report.get(key) if isinstance(report, dict) else None
+    return _tokens(report)
 
 
 def _tokens(value: Any) -> int:
@@ -171,9 +264,15 @@ _EXHAUSTED = {
 }
 _RATE_LIMITED = {"rate_limit_error", "rate_limit_exceeded"}
 _OVERLOADED = {"overloaded_error"}
+_UNAVAILABLE = {"resource_unavailable"}  # OpenAI's flex has no capacity; it has been seen to say so as a rate limit
+# OpenAI's and Azure's names; `invalid_prompt` is what OpenAI's reasoning models answer to a prompt that is against the
+# rules. Anthropic has words alone.
+_FILTERED = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
+_FILTERED_WORDS = ("blocked by content filtering policy",)
 # What an error's kind means where the status does not say it: Anthropic's, OpenAI's, then Google's (google.rpc.Code).
 _STATUSES = {
-    **dict.fromkeys(_EXHAUSTED, 402), **dict.fromkeys(_RATE_LIMITED, 429), **dict.fromkeys(_OVERLOADED, 529),
+    **dict.fromkeys(_EXHAUSTED, 402), **dict.fromkeys(_RATE_LIMITED | _UNAVAILABLE, 429),
+    **dict.fromkeys(_OVERLOADED, 529),
     "invalid_request_error": 400, "authentication_error": 401, "permission_error": 403, "not_found_error": 404,
     "request_too_large": 413, "api_error": 500, "timeout_error": 504, "server_error": 500, "invalid_api_key": 401,
     "model_not_found": 404, "invalid_argument": 400, "unauthenticated": 401, "permission_denied": 403, "not_found": 404,
@@ -194,6 +293,83 @@ _ENDED_BY_SERVER = (
 _TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError, UnicodeError)
 
 
+_UNSUPPORTED = re.compile(
+    r"support|unknown|unrecogni[sz]ed|not permitted|not allowed|extra_forbidden|extraneous|unexpected|deprecated|"
+    r"only the default|may only be|cannot be|can't be|cannot find field|invalid|must be|is not valid"
+)
+"""What messages say of a parameter that is refused."""
+
+
+class Options:
+    """The parameters of a pool's calls that a model may refuse, and can be asked without. `fields` are their names at
+    the provider where they differ from those in jobs; a dot leads into an object."""
+
+    def __init__(self, spec: PoolSpec, fields: Mapping[str, str]) -> None:
+        self._pool, self._allowed = spec.name, frozenset(spec.params)
+        defaults = {"effort": spec.effort, "service_tier": spec.service_tier}
+        self._own = {name: value for name, value in defaults.items() if value is not None}
+        self._fields = {**fields, **spec.param_names}
+
+    def add(self, body: dict[str, Any], request: ChatRequest) -> None:
+        """Add the request's parameters to its body. Raises `ProviderFailure` if the pool does not allow one."""
+        for name, value in self._sent(request).items():
+            *path, key = self._fields.get(name, name).split(".")
+            holder = body
+            for step in path:
+                holder = holder.setdefault(step, {})
+            holder[key] = value
+
+    def refused(self, request: ChatRequest, response: HttpResponse) -> list[str]:
+        """Return the parameters for which a response refuses the request."""
+        if response.status_code not in (400, 422):
+            return []
+        complaint = " ".join(_words_of(response.content))
+        if not _UNSUPPORTED.search(complaint.lower()):
+            return []
+        return [name for name in self._sent(request) if self._names(name).search(complaint)]
+
+    def _sent(self, request: ChatRequest) -> dict[str, Any]:
+        if foreign := [name for name in request.params if name not in self._allowed and name not in _NAMED]:
+            why = f"pool {self._pool!r} does not allow the parameter {foreign[0]!r}: its `params` do not name it"
+            raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
+        temperature = {} if request.temperature is None else {"temperature": request.temperature}
+        parameters = {**temperature, **self._own, **request.params}
+        return {name: value for name, value in parameters.items() if name not in request.dropped}
+
+    def _names(self, name: str) -> re.Pattern[str]:
+        field = self._fields.get(name, name)
+        last = field.rpartition(".")[2]
+        head, *tail = last.split("_")
+        alike = {field, last, head + "".join(part.title() for part in tail)}
+        return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, sorted(alike)))})(?![A-Za-z0-9_])")
+
+
+_NAMED = frozenset({"effort", "seed", "service_tier"})
+_WORDS_CHARS = 2000
+
+
+def _words_of(content: bytes) -> Iterator[str]:
+    """Yield what an error says: its message, the parameter that it names, and where a list of details points to."""
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return
+    yield _error_of(content).message[:_WORDS_CHARS]
+    outer = body if isinstance(body, dict) else {}
+    for holder in (outer, outer.get("error"), outer.get("message")):
+        if not isinstance(holder, dict):
+            continue
+        yield from (text[:_WORDS_CHARS] for key in ("param", "code") if isinstance(text := holder.get(key), str))
+        details = holder.get("detail")
+        if isinstance(details, str):
+            yield details[:_WORDS_CHARS]
+        for detail in details[:20] if isinstance(details, list) else ():
+            if isinstance(detail, dict):
+                steps = detail.get("loc")
+                yield " ".join(map(str, steps[:5])) if isinstance(steps, list) else ""
+                yield f"{detail.get('type')} {detail.get('msg')}"[:_WORDS_CHARS]
+
+
 class Exchange:
     """Turns a call into an answer or a `ProviderFailure`; shared by all calls of one provider."""
 
@@ -202,10 +378,12 @@ class Exchange:
         *,
         sdk_error: tuple[type[Exception], ...],
         redactor: Redactor,
+        options: Options | None = None,
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._transport_errors: tuple[type[Exception], ...] = (*sdk_error, *_TRANSPORT_ERRORS)
         self._redactor = redactor
+        self._options = options
         self._now_s = now_s
 
     async def call(self, sending: Awaitable[HttpResponse], request: ChatRequest) -> HttpResponse:
@@ -220,37 +398,44 @@ class Exchange:
         else:
             if response.is_success:
                 return response
-            failure = self._status_failure(response, request.user)
+            failure = self.status_failure(response, request)
         raise failure from None
 
-    def malformed(self, reason: MalformedBody, response: HttpResponse) -> ProviderFailure:
+    def malformed(self, reason: MalformedBody, response: HttpResponse, request: ChatRequest) -> ProviderFailure:
         """Return the failure for a response with status 200 that is no answer; it may still report an error or a rate
         limit."""
         error = _error_of(response.content)
         if (status := error.status) is not None:
             kinds = " ".join(name for name in error.identifiers if name in _STATUSES)
             return ProviderFailure(
-                _kind(status, error),
+                _kind(status, error, flex=request.is_flex),
                 f"status {response.status_code}, and an error that means {status}{': ' if kinds else ''}{kinds}",
                 status_code=status,
                 **self._limit_fields(response, error),
             )
         kind = self._redactor.clean(response.content_type.partition(";")[0][:60])
         return ProviderFailure(
-            FailureKind.MALFORMED,
-            f"{reason}; status {response.status_code}, {kind or 'no content type'}, {len(response.content)} bytes",
+            reason.kind,
+            f"{reason}; status {response.status_code}, {kind or 'no content type'}, {len(response.content)} bytes"
+            if reason.kind is FailureKind.MALFORMED
+            else str(reason),
             status_code=response.status_code,
             headers=rate_limit_headers(response.headers),
+            usage=reason.usage,
         )
 
-    def _status_failure(self, response: HttpResponse, judged_text: str) -> ProviderFailure:
+    def status_failure(self, response: HttpResponse, request: ChatRequest) -> ProviderFailure:
+        """Return the failure for a response whose status is no success."""
         status = response.status_code
         error = _error_of(response.content)
         error_text = " ".join([*error.identifiers, error.message]).strip()
         return ProviderFailure(
-            _kind(status, error),
-            self._redactor.clean(f"status {status}: {error_text or 'no reason given'}", judged_text),
+            kind := _kind(status, error, flex=request.is_flex),
+            self._redactor.clean(f"status {status}: {error_text or 'no reason given'}", request.user),
             status_code=status,
+            refused_params=(
+                self._options.refused(request, response) if self._options and kind is FailureKind.REJECTED else ()
+            ),
             **self._limit_fields(response, error),
         )
 
@@ -318,6 +503,11 @@ def _encodable(request: ChatRequest) -> bool:
     return True
 
 
+def status_of(body: Any) -> int | None:
+    """Return the HTTP status that an error's body names, None if it names none."""
+    return _error_of(orjson.dumps(body)).status
+
+
 def _error_of(content: bytes) -> _Error:
     try:
         body = orjson.loads(content)
@@ -333,7 +523,9 @@ def _error_of(content: bytes) -> _Error:
     details, code, message = error.get("details"), error.get("code"), error.get("message")
     metadata = error.get("metadata")
     inner = details.get("error_code") if isinstance(details, dict) else None
-    values = [error.get("type"), code, error.get("status"), inner]
+    azure = error.get("innererror")
+    why = azure.get("code") if isinstance(azure, dict) else None
+    values = [error.get("type"), code, error.get("status"), inner, why]
     identifiers = dict.fromkeys(name[:60].lower() for name in values if isinstance(name, str) and name)
     repeated = metadata.get("headers") if isinstance(metadata, dict) else None
     return _Error(
@@ -361,15 +553,20 @@ def _retry_delay(details: list[Any]) -> str:
     return ""
 
 
-def _kind(status: int, error: _Error) -> FailureKind:
+def _kind(status: int, error: _Error, *, flex: bool = False) -> FailureKind:
     message = error.message.lower()
     in_words = status == 400 and any(phrase in message for phrase in _EXHAUSTED_WORDS)
     if status == 402 or in_words or not _EXHAUSTED.isdisjoint(error.identifiers):
         return FailureKind.QUOTA_EXHAUSTED
+    if not _UNAVAILABLE.isdisjoint(error.identifiers) or (flex and status == 429):
+        return FailureKind.UNAVAILABLE
     if status == 429 or not _RATE_LIMITED.isdisjoint(error.identifiers):
         return FailureKind.RATE_LIMITED
     if status == 529 or not _OVERLOADED.isdisjoint(error.identifiers):
         return FailureKind.OVERLOADED
+    in_words = any(phrase in message for phrase in _FILTERED_WORDS)
+    if status in (400, 403) and (in_words or not _FILTERED.isdisjoint(error.identifiers)):
+        return FailureKind.FILTERED
     return FailureKind.SERVER if status == 408 or status >= 500 else FailureKind.REJECTED
 
 

@@ -6,6 +6,7 @@ of the CPU time of httpx2's own pool, which looks at every connection for each r
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import ssl
@@ -86,10 +87,12 @@ class OneShotBody(aiohttp.BytesPayload):
 
 
 class Connections:
-    """Connections of one provider on one event loop, opened as calls need them."""
+    """Connections of one provider on one event loop, opened as calls need them. `trust_env`: through the proxy that the
+    environment names, and with its certificates."""
 
-    def __init__(self, *, max_response_bytes: int, timeout_s: float) -> None:
+    def __init__(self, *, max_response_bytes: int, timeout_s: float, trust_env: bool = False) -> None:
         self._max_response_bytes = max_response_bytes
+        self._trust_env = trust_env
         bounds = timeouts(timeout_s)
         self._timeout = aiohttp.ClientTimeout(sock_connect=bounds.connect, sock_read=bounds.read, connect=bounds.pool)
         self._session: aiohttp.ClientSession | None = None
@@ -97,26 +100,47 @@ class Connections:
     async def post(self, url: yarl.URL, headers: CIMultiDict[str], body: OneShotBody) -> HttpResponse:
         """Send a body and return the whole response. Raises aiohttp's errors, `ResponseTooLarge` and
         `httpx2.DecodingError`."""
-        if self._session is None:
-            secured = tls(trust_env=False) if url.scheme == "https" else True  # one provider has one address
-            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=secured)
-            self._session = aiohttp.ClientSession(connector=connector)
-        sending = self._session.post(
-            url, data=body, headers=headers, allow_redirects=False, auto_decompress=False, timeout=self._timeout
-        )
-        async with sending as came:
+        return await self.request("POST", url, headers, body)
+
+    async def request(self, method: str, url: yarl.URL, headers: CIMultiDict[str], body: Any = None) -> HttpResponse:
+        """Make any request and return the whole response. Raises as `post` does."""
+        async with self._send(method, url, headers, body) as came:
             received = httpx2.Headers(came.raw_headers)
-            pieces: AsyncIterator[bytes] = came.content.iter_any()
-            if "content-encoding" in received:
-                packed = httpx2.Response(came.status, headers=received, stream=_Stream(pieces))
-                pieces = packed.aiter_bytes()
-            content = await _within(pieces, self._max_response_bytes, is_success=came.ok)
+            content = await _within(_unpacked(came, received), self._max_response_bytes, is_success=came.ok)
             return HttpResponse(came.status, received, content, received.get("content-type", ""))
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, url: yarl.URL, headers: CIMultiDict[str]
+    ) -> AsyncIterator[tuple[HttpResponse, AsyncIterator[bytes]]]:
+        """Get an address, and return the response with its content yet to come, unpacked, in pieces of at most 1 MiB;
+        that of an error is already there. Raises as `post` does."""
+        async with self._send("GET", url, headers, None) as came:
+            received = httpx2.Headers(came.raw_headers)
+            pieces = _unpacked(came, received)
+            content = b"" if came.ok else await _within(pieces, self._max_response_bytes, is_success=False)
+            yield HttpResponse(came.status, received, content, received.get("content-type", "")), pieces
+
+    def _send(self, method: str, url: yarl.URL, headers: CIMultiDict[str], body: Any) -> Any:
+        if self._session is None:
+            secured = tls(self._trust_env) if url.scheme == "https" else True  # one provider has one address
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S, ssl=secured)
+            self._session = aiohttp.ClientSession(connector=connector, trust_env=self._trust_env)
+        return self._session.request(
+            method, url, data=body, headers=headers, allow_redirects=False, auto_decompress=False, timeout=self._timeout
+        )
 
     async def close(self) -> None:
         """End all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _unpacked(came: aiohttp.ClientResponse, received: httpx2.Headers) -> AsyncIterator[bytes]:
+    pieces: AsyncIterator[bytes] = came.content.iter_any()
+    if "content-encoding" in received:
+        return httpx2.Response(came.status, headers=received, stream=_Stream(pieces)).aiter_bytes()
+    return pieces
 
 
 class _Stream(httpx2.AsyncByteStream):
@@ -270,7 +294,7 @@ class DirectPost:
             names = CIMultiDict((istr(name), value) for name, value in request.headers.items())
             self._prepared[model] = yarl.URL(str(request.url)), names
         url, prepared = self._prepared[model]
-        content, headers = OneShotBody(_dumped(body), transit), prepared.copy()
+        content, headers = OneShotBody(dumped(body), transit), prepared.copy()
         headers[CONTENT_LENGTH] = str(content.size)
         return await self._connections.post(url, headers, content)
 
@@ -314,7 +338,7 @@ class UnsentClient(httpx2.AsyncClient):
         raise NotSent(request)
 
 
-def _dumped(body: Body) -> bytes:
+def dumped(body: Body) -> bytes:
     """Serialise a body as the SDKs do. Raises `UnicodeEncodeError` for lone surrogates, as they do."""
     try:
         return orjson.dumps(body)

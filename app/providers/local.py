@@ -106,6 +106,8 @@ class LocalProvider:
 
     structured_output = True
 
+    caches = False
+
     def __init__(
         self, state_dir: str | Path, build: Callable[[str], Provider], *, nonce_in_schema: bool = True
     ) -> None:

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 
 import httpx2
 
-from dicast.app.domain.opinion import Usage
 from dicast.app.domain.schema import LENGTHS, without
 from dicast.app.providers import exchange
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
@@ -98,6 +97,14 @@ def _merged(*mappings: Mapping[str, str | None]) -> dict[str, str]:
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 PATH = "/chat/completions"
 
+_USAGE = exchange.UsageKeys(
+    input=("prompt_tokens",),
+    output="completion_tokens",
+    cached=("prompt_tokens_details", "cached_tokens"),
+    written=("prompt_tokens_details", "cache_write_tokens"),
+    reasoning=("completion_tokens_details", "reasoning_tokens"),
+)
+
 
 class OpenAIProvider:
     """Calls one pool through OpenAI's API. `timeout_s` bounds silences; the caller sets the total deadline.
@@ -114,26 +121,46 @@ class OpenAIProvider:
         self._max_tokens_field = spec.max_tokens_field
         self._schema_lengths = spec.schema_lengths
         key, url = api_key or NO_KEY, base_url or spec.base_url or DEFAULT_BASE_URL
+        self._spec, self._key, self._url, self._timeout = spec, key, url, timeouts(timeout_s)
         self._post, sdk_error = _post(spec, key, url, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
-        self._exchange = Exchange(
+        self.caches = spec.prompt_caching
+        self._options = exchange.Options(spec, {"effort": "reasoning_effort"})
+        self.exchange = Exchange(
             sdk_error=sdk_error,
             redactor=Redactor([api_key or "", *spec.headers.values()]),
+            options=self._options,
         )
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        structured = self.structured_output and request.schema is not None
-        body = self._body(request, structured=structured)
-        response = await self._exchange.call(self._post.send(body, request.transit), request)
+        response = await self.exchange.call(self._post.send(self.body(request), request.transit), request)
+        return self.read(response, request)
+
+    def read(self, response: HttpResponse, request: ChatRequest) -> ChatReply:
+        """Return the answer in a response, which need not have come by a call of its own. Raises `ProviderFailure`."""
+        if not response.is_success:
+            raise self.exchange.status_failure(response, request)
         try:
-            return _reply(response, request, structured=structured)
+            return _reply(response, request, structured=self._is_structured(request))
         except MalformedBody as reason:
-            failure = self._exchange.malformed(reason, response)
+            failure = self.exchange.malformed(reason, response, request)
         raise failure
 
     async def close(self) -> None:
         await self._post.close()
 
-    def _body(self, request: ChatRequest, *, structured: bool) -> dict[str, Any]:
+    def builder(self) -> Build:
+        """Return a builder of requests like this pool's calls, whose address ends with `PATH`."""
+        if can_build(self._spec):
+            return builder(self._spec, self._key, self._url, PATH, self._timeout)
+        from dicast.app.providers import openai_sdk  # noqa: PLC0415  half a second, which few pools need
+
+        return openai_sdk.builder(self._spec, self._key, self._url, PATH, self._timeout)
+
+    def _is_structured(self, request: ChatRequest) -> bool:
+        return self.structured_output and request.schema is not None
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the body of a call."""
         messages: list[dict[str, Any]] = [{"role": "user", "content": _content(request)}]
         if request.system:
             messages.insert(0, {"role": "system", "content": request.system})
@@ -142,9 +169,12 @@ class OpenAIProvider:
             "messages": messages,
             self._max_tokens_field: request.max_tokens,
         }
-        if request.temperature is not None:
-            body["temperature"] = request.temperature
-        if structured and request.schema is not None:
+        if self.caches and request.shared:
+            body["prompt_cache_key"] = exchange.cache_key(request)
+        self._options.add(body, request)
+        if request.service_tier:
+            body["service_tier"] = request.service_tier
+        if self._is_structured(request) and request.schema is not None:
             schema = request.schema if self._schema_lengths else without(request.schema, LENGTHS)
             json_schema = {"name": request.schema_name, "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
@@ -196,18 +226,18 @@ def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) ->
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices")
     choice = exchange.mapping(choices[0], "the choice")
-    message = exchange.mapping(choice.get("message"), "the message")
-    if message.get("content") is None and message.get("refusal"):
-        raise MalformedBody("the model refused to answer")
+    message, ended = exchange.mapping(choice.get("message"), "the message"), choice.get("finish_reason")
+    used, content, cut = exchange.usage(body.get("usage"), _USAGE), message.get("content"), ended == "length"
+    if not content and message.get("refusal"):
+        raise exchange.RefusedAnswer("the model refused to answer", used)
+    exchange.check_end(ended, content, used, cut=cut)
     return ChatReply(
-        text=exchange.text(message.get("content"), "the content"),
+        text=exchange.text(content, "the content", used),
         model=exchange.model(body.get("model"), request.model),
-        usage=_usage(body),
+        usage=used,
         structured=structured,
-        truncated=choice.get("finish_reason") == "length",
+        truncated=cut,
         headers=rate_limit_headers(response.headers),
+        fingerprint=exchange.fingerprint(body.get("system_fingerprint")),
+        service_tier=exchange.model(body.get("service_tier"), ""),
     )
-
-
-def _usage(body: dict[str, Any]) -> Usage:
-    return exchange.usage(body.get("usage"), ("prompt_tokens",), "completion_tokens")

@@ -9,6 +9,7 @@ import openai
 
 from dicast.app.providers.http import (
     BoundedBodies,
+    Build,
     Connections,
     DirectPost,
     Post,
@@ -28,8 +29,13 @@ class _HttpClient(BoundedBodies, openai.DefaultAioHttpClient):
 
 def direct_post(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:
     """Return a sender of requests like the SDK's, which bypasses the SDK."""
-    build = built_by(_client(spec, key, url, UnsentClient(timeouts(timeout_s))), path)
+    build = builder(spec, key, url, path, timeouts(timeout_s))
     return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s))
+
+
+def builder(spec: PoolSpec, key: str, url: str, path: str, timeout: httpx2.Timeout) -> Build:
+    """Return a builder of requests for any pool."""
+    return built_by(_client(spec, key, url, UnsentClient(timeout)), path)
 
 
 def sdk_post(spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float) -> Post:

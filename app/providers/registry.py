@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dicast.app.providers.base import FailureKind, Provider, ProviderFailure
 from dicast.config.pools import PoolSpec
@@ -11,6 +11,7 @@ from dicast.config.settings import Settings
 
 if TYPE_CHECKING:
     from dicast.app.providers.anthropic import AnthropicProvider
+    from dicast.app.providers.batches import BatchApi
     from dicast.app.providers.openai import OpenAIProvider
 
 _GRACE_S = 5.0
@@ -72,6 +73,26 @@ def build_provider(
         timeout_s=spec.timeout_s or settings.llm_call_timeout + _GRACE_S,
         max_response_bytes=settings.max_response_bytes,
     )
+
+
+def build_batch_api(
+    spec: PoolSpec, settings: Settings, environ: Mapping[str, str], *, base_url: str | None = None
+) -> BatchApi:
+    """Build what hands over batches to one pool, as `build_provider` does for its calls. Raises `PoolUnusable` also if
+    the pool's provider has no batches that are known here."""
+    if spec.provider == "local" or spec.api_version is not None:
+        trouble = "has no batch API that Dicast knows"
+        raise PoolUnusable(f"pool {spec.name!r} {trouble}", trouble)
+    provider: Any = build_provider(spec, settings, environ, base_url=base_url)
+    from dicast.app.providers import batch_apis, http  # noqa: PLC0415  few pools have batches
+
+    build = batch_apis.AnthropicBatches if spec.dialect == "anthropic" else batch_apis.OpenAIBatches
+    connections = http.Connections(
+        max_response_bytes=settings.max_response_bytes,
+        timeout_s=spec.timeout_s or settings.llm_call_timeout + _GRACE_S,
+        trust_env=spec.trust_env,
+    )
+    return build(provider, connections, most_line=settings.max_response_bytes)
 
 
 def key_trouble(spec: PoolSpec, settings: Settings, environ: Mapping[str, str]) -> str:

@@ -2,6 +2,8 @@
 
     <results>/<job>/rating/queue.jsonl      the dimensions, then an item a line
     <results>/<job>/rating/ratings.jsonl    a rating a line, in the form that `ratings:` of a job reads
+    <results>/<job>/rating/notes.jsonl      what raters could not say, and their notes; of a question the last counts
+    <results>/<job>/rating/key              a secret, from which the codes follow by which raters know the items
     <results>/<job>/rating/finished.json    the raters who are done: they may see the judges' scores, and rate no more
     <results>/<job>/rating/lock, evaluating locks, held while one of these files is changed or evaluated, in any process
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -31,6 +34,8 @@ from dicast.workers.system.files import make_folder, open_or_create
 FOLDER = "rating"
 RATINGS_FILE = "ratings.jsonl"
 _QUEUE, _FINISHED, _LOCK, _EVALUATING = "queue.jsonl", "finished.json", "lock", "evaluating"
+_NOTES, _KEY = "notes.jsonl", "key"
+CODE_BYTES = 9
 PREFERENCE = "preference"
 Key = tuple[str, str, str]
 """Item, dimension, rater."""
@@ -60,6 +65,14 @@ class QueuedItem:
     def pair(self) -> bool:
         """Whether the item is a pair of texts to be compared."""
         return {"text_a", "text_b"} <= self.texts.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a rater has to say of an item in a dimension beside a score: that none can be given, and a text."""
+
+    cannot_say: bool
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ class BlindRatings:
             if score is not None and previous is None:
                 if rater not in (raters := {key[2] for key in ratings}) and len(raters) >= MAX_RATERS:
                     raise RatingRefused(f"a job has {MAX_RATERS} raters at most")
-                self._append(_line(queue, _find_dimension(queue.dimensions, dimension), queued, rater, score))
+                _append(self.file, _line(queue, _find_dimension(queue.dimensions, dimension), queued, rater, score))
                 return
             ratings.pop((item, dimension, rater))
             if score is not None:
@@ -154,6 +167,51 @@ class BlindRatings:
             with replacing(self.file) as out:
                 for (item_id, dimension_id, rated_by), value in ratings.items():
                     out.write(_line(queue, scales[dimension_id], items[item_id], rated_by, value))
+
+    def codes(self, queue: Queue, rater: str) -> dict[str, QueuedItem]:
+        """Return the items of the queue by the codes under which this rater knows them, in the rater's own order.
+
+        An item's id may name what it is of ("account-081-claude-bot"), and a rater is not to know. The codes are the
+        same each time the rater returns, and follow from nothing that a rater knows.
+        """
+        secret = self._secret()
+        items = {
+            hashlib.blake2b(f"{rater}\0{item.id}".encode(), key=secret, digest_size=CODE_BYTES).hexdigest(): item
+            for item in queue.items
+        }
+        return dict(sorted(items.items()))
+
+    def note(self, item: str, dimension: str, rater: str, note: Note) -> None:
+        """Set what a rater says of an item in a dimension beside a score. When this returns, it is on disk. Raises
+        `NothingToRate` or `RatingRefused`."""
+        _require_queued(self.queue(), item, dimension, None)
+        with self._locked():
+            if rater in self.finished():
+                raise RatingRefused(f"{rater!r} is done with rating and has seen the judges' scores")
+            if self.notes().get((item, dimension, rater), Note(cannot_say=False, text="")) == note:
+                return
+            fields = {"item_id": item, "dimension": dimension, "rater": rater}
+            line = orjson.dumps({**fields, "cannot_say": note.cannot_say, "note": note.text}) + b"\n"
+            _append(self._folder / _NOTES, line)
+
+    def notes(self) -> dict[Key, Note]:
+        """Return what raters could not say, and their notes."""
+        try:
+            content = (self._folder / _NOTES).read_bytes()
+        except FileNotFoundError:
+            return {}
+        notes: dict[Key, Note] = {}
+        for row in map(orjson.loads, content[: _whole_lines(content)].splitlines()):
+            notes[row["item_id"], row["dimension"], row["rater"]] = Note(row["cannot_say"], row["note"])
+        return {key: note for key, note in notes.items() if note.cannot_say or note.text}
+
+    def _secret(self) -> bytes:
+        path = self._folder / _KEY
+        with self._locked():
+            if not path.exists():
+                with replacing(path) as out:
+                    out.write(secrets.token_bytes(32))
+        return path.read_bytes()
 
     def finish(self, rater: str) -> None:
         """Record that a rater is done. Raises `RatingRefused` if the rater has rated nothing."""
@@ -193,20 +251,21 @@ class BlindRatings:
             dimensions: list[dict[str, Any]] = orjson.loads(file.readline())
         return dimensions
 
-    def _append(self, line: bytes) -> None:
-        """Append a line to the ratings. The caller holds the lock."""
-        new = not self.file.exists()
-        with open_or_create(self.file) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size:
-                whole = _whole_lines(self.file.read_bytes())
-                if whole < size:
-                    file.truncate(whole)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            sync_folder(self._folder)
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line to a file, synced. The caller holds the lock."""
+    new = not path.exists()
+    with open_or_create(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            whole = _whole_lines(path.read_bytes())
+            if whole < size:
+                file.truncate(whole)
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        sync_folder(path.parent)
 
 
 def _whole_lines(content: bytes) -> int:

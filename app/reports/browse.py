@@ -12,8 +12,9 @@ import re
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,14 @@ SLOW_TO_FIND = re.compile(r"[ksKS]|[^\x00-\x7f]")
 """Letters that may have more than two cases, as RE2 sees them."""
 OPINIONS_MAX = 2000
 """The most opinions of one item that are returned at once."""
+FACET_VALUES_MAX = 50
+POINTS_MAX = 3000
+EXCERPT_CHARS = 240
+EXCERPTS_MAX = 200_000
+"""The most items of a job whose texts' beginnings are cached."""
 
+Texts = Callable[[], Iterable[tuple[str, str]]]
+"""Yields id and text of all items of a job."""
 Sort = Literal["place", "item", "overall", "disagreement", "failed", "score", "spread"]
 
 
@@ -46,8 +54,10 @@ class ItemQuery:
     """Selects and orders the items to be listed.
 
     Items match if their id (or, `within` arguments, one of their arguments) contains `search`, ignoring case, if their
-    score in `dimension` is from `least` to `most`, and, with `failed`, if one of their units has failed. With a
-    `judge`, only the opinions of that judge count. The sort keys `score` and `spread` refer to `dimension`.
+    score in `dimension` is from `least` to `most`, and their judges' disagreement from `least_spread` to `most_spread`,
+    if their kept metadata have all values of `metadata` (as texts), and, with `failed`, if one of their units has
+    failed. An item's id must be in each set of `matches`. With a `judge`, only the opinions of that judge count. The
+    sort keys `score` and `spread` refer to `dimension`.
     """
 
     sort: Sort = "place"
@@ -57,6 +67,10 @@ class ItemQuery:
     dimension: str | None = None
     least: float | None = None
     most: float | None = None
+    least_spread: float | None = None
+    most_spread: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    matches: Sequence[frozenset[str]] = ()
     failed: bool = False
     judge: str | None = None
     limit: int = 50
@@ -77,7 +91,7 @@ class ItemScore:
 class ItemRow:
     """An item. `overall` is its weighted score from 0 to 1, `disagreement` its judges' spread as a share of the
     scale, averaged over the dimensions; labels without an order enter neither. `failed` counts units without a score,
-    and `place` is the position of its first opinion in the file."""
+    and `place` is the position of its first opinion in the file. `metadata` are those that the job keeps, as texts."""
 
     id: str
     place: int
@@ -85,6 +99,7 @@ class ItemRow:
     disagreement: float | None
     failed: int
     scores: list[ItemScore]
+    metadata: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,24 @@ class ItemRows:
 
     items: list[ItemRow]
     total: int
+
+
+@dataclass(frozen=True, slots=True)
+class FacetValue:
+    """One value of a kept metadata, as text, and the number of items that have it."""
+
+    value: str
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """What a job's items can be filtered by: the commonest values of each kept metadata, and the number of items with a
+    failed unit."""
+
+    metadata: dict[str, list[FacetValue]]
+    failed: int
+    items: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +173,11 @@ class Browser:
             at = names.index(query.dimension) if query.dimension is not None else None
             through = query.search and query.within == "arguments"
             matches = self._matching_items(cursor, folder, query.search, query.judge) if through else None
-            where, parameters = _conditions(query, at, matches)
+            metadata_names = _metadata_names(cursor, folder, report)
+            for name in query.metadata:
+                if name not in metadata_names:
+                    raise NoSuchItem(f"the job keeps no metadata {name!r}{alternatives(name, metadata_names)}")
+            where, parameters = _conditions(query, at, matches, metadata_names)
             order = _order(query, at)
             rows = cursor.execute(
                 f"SELECT * FROM {table} {where} ORDER BY {order} LIMIT ? OFFSET ?",
@@ -149,7 +186,80 @@ class Browser:
             total = cursor.execute(f"SELECT count(*) FROM {table} {where}", parameters).fetchall()[0][0]
         finally:
             cursor.close()
-        return ItemRows([_row(row, len(names)) for row in rows], total)
+        return ItemRows([_row(row, len(names), metadata_names) for row in rows], total)
+
+    def facets(self, folder: Path, report: Report) -> Facets:
+        """Return what the job's items can be filtered by. Raises OSError."""
+        cursor = self._cursor()
+        try:
+            table = self._items_table(cursor, folder, report, None)
+            metadata = {
+                name: [
+                    FacetValue(value, count)
+                    for value, count in cursor.execute(
+                        f"SELECT g{at}, count(*) AS n FROM {table} WHERE g{at} IS NOT NULL GROUP BY ALL "
+                        f"ORDER BY n DESC, g{at} LIMIT {FACET_VALUES_MAX}"
+                    ).fetchall()
+                ]
+                for at, name in enumerate(_metadata_names(cursor, folder, report))
+            }
+            failed, items = cursor.execute(f"SELECT count(*) FILTER (failed > 0), count(*) FROM {table}").fetchall()[0]
+        finally:
+            cursor.close()
+        return Facets(metadata, failed, items)
+
+    def points(self, folder: Path, report: Report, group: str | None) -> list[tuple[str, float, float, str | None]]:
+        """Return id, overall score, disagreement and the value of a kept metadata for the items that have both
+        numbers, in the order of their opinions, at most `POINTS_MAX`: of more, each n-th. Raises OSError."""
+        cursor = self._cursor()
+        try:
+            table = self._items_table(cursor, folder, report, None)
+            metadata_names = _metadata_names(cursor, folder, report)
+            column = f"g{metadata_names.index(group)}" if group in metadata_names else "NULL::VARCHAR"
+            both = "overall IS NOT NULL AND disagreement IS NOT NULL"
+            total = cursor.execute(f"SELECT count(*) FROM {table} WHERE {both}").fetchall()[0][0]
+            return cursor.execute(
+                f"SELECT item_id, overall, disagreement, {column} FROM (SELECT *, row_number() OVER (ORDER BY place) "
+                f"AS nth FROM {table} WHERE {both}) WHERE (nth - 1) % ? = 0 ORDER BY nth",
+                [max(1, -(-total // POINTS_MAX))],
+            ).fetchall()
+        finally:
+            cursor.close()
+
+    def excerpts(
+        self, folder: Path, texts: Callable[[], Iterable[tuple[str, str]]], ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the beginnings of these items' texts. `texts` is called once for each version of the
+        results. Raises OSError, and what `texts` raises."""
+        cursor = self._cursor()
+        try:
+
+            def beginnings() -> list[Any]:
+                pairs = [(id, " ".join(text[: 4 * EXCERPT_CHARS].split())[:EXCERPT_CHARS])
+                         for id, text in islice(texts(), EXCERPTS_MAX)]  # fmt: skip
+                return [[id for id, _ in pairs], [excerpt for _, excerpt in pairs]]
+
+            table = self._cached_table(
+                cursor, (*_file_identity(folder), "excerpts"), lambda: "SELECT unnest(?) AS id, unnest(?) AS excerpt",
+                beginnings,
+            )  # fmt: skip
+            return dict(cursor.execute(f"SELECT * FROM {table} WHERE id IN (SELECT unnest(?))", [list(ids)]).fetchall())
+        finally:
+            cursor.close()
+
+    def found_in_texts(self, folder: Path, texts: Texts, search: str) -> frozenset[str]:
+        """Return the ids of the items whose texts contain `search`, ignoring case. Raises OSError, and
+        what `texts` raises."""
+        lowered = search.casefold()
+        cursor = self._cursor()
+        try:
+            table = self._cached_table(
+                cursor, (*_file_identity(folder), "texts", lowered), lambda: "SELECT unnest(?::VARCHAR[]) AS id",
+                lambda: [[id for id, text in texts() if lowered in text.casefold()]],
+            )  # fmt: skip
+            return frozenset(id for (id,) in cursor.execute(f"SELECT id FROM {table}").fetchall())
+        finally:
+            cursor.close()
 
     def opinions(self, folder: Path, item: str) -> tuple[list[dict[str, Any]], bool]:
         """Return the opinions of an item, in the order of their units, and whether there are more than
@@ -219,7 +329,7 @@ class Browser:
         """Return the name of the table of a job's items, which is built if necessary."""
         return self._cached_table(
             cursor, (*_file_identity(folder), "items", judge), lambda: _select_items(cursor, folder, report, judge),
-            [] if judge is None else [judge],
+            lambda: [] if judge is None else [judge],
         )  # fmt: skip
 
     def _matching_items(self, cursor: duckdb.DuckDBPyConnection, folder: Path, text: str, judge: str | None) -> str:
@@ -229,17 +339,19 @@ class Browser:
         holds, parameters = _holding(text)
         select = f"SELECT DISTINCT item_id FROM {_source(folder)} WHERE {holds} {only}"
         parameters += [] if judge is None else [judge]
-        return self._cached_table(cursor, (*_file_identity(folder), "found", text, judge), lambda: select, parameters)
+        key = (*_file_identity(folder), "found", text, judge)
+        return self._cached_table(cursor, key, lambda: select, lambda: parameters)
 
     def _cached_table(
-        self, cursor: duckdb.DuckDBPyConnection, key: tuple[Any, ...], select: Callable[[], str], parameters: list[Any]
-    ) -> str:
+        self, cursor: duckdb.DuckDBPyConnection, key: tuple[Any, ...], select: Callable[[], str],
+        parameters: Callable[[], list[Any]],
+    ) -> str:  # fmt: skip
         """Return the name of the cached table with this key, which is built if necessary."""
         with self._lock:
             if key not in self._tables.by_key:
                 self._tables.created += 1
                 name = f"kept_{self._tables.created}"
-                cursor.execute(f"CREATE TABLE {name} AS {select()}", parameters)
+                cursor.execute(f"CREATE TABLE {name} AS {select()}", parameters())
                 rows = cursor.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0]
                 self._tables.by_key[key] = name, rows + 1
                 while len(self._tables.by_key) > 1 and self._tables.rows > ROWS_KEPT:
@@ -299,17 +411,24 @@ def _select_items(cursor: duckdb.DuckDBPyConnection, folder: Path, report: Repor
         f"m{at}, CASE WHEN j{at} > 1 THEN s{at} END AS s{at}, coalesce(n{at}, 0)::BIGINT AS n{at}"
         for at in range(len(report.dimensions))
     )
+    names = _metadata_names(cursor, folder, report)
+    quoted = [f'"metadata.{name.replace(chr(34), 2 * chr(34))}"' for name in names]
+    groups = "".join(f", any_value(g{at}) AS g{at}" for at in range(len(quoted)))
+    any_group = "".join(f", any_value({column}) AS g{at}" for at, column in enumerate(quoted))
+    each_group = "".join(f", {column} AS g{at}" for at, column in enumerate(quoted))
     cells = (  # the replicates of a judge count as one opinion
         "SELECT item_id, criterion_id, judge, min(file_row_number) AS place, avg(score) AS mean, count(score) AS n, "
-        f"count(*) - count(score) AS failed FROM {source} WHERE true {only} GROUP BY ALL"
+        f"count(*) - count(score) AS failed{any_group} FROM {source} WHERE true {only} GROUP BY ALL"
         if _has_replicates(cursor, folder)
         else "SELECT item_id, criterion_id, judge, file_row_number AS place, score::DOUBLE AS mean, "
-        f"(score IS NOT NULL)::INTEGER AS n, (score IS NULL)::INTEGER AS failed FROM {source} WHERE true {only}"
+        f"(score IS NOT NULL)::INTEGER AS n, (score IS NULL)::INTEGER AS failed{each_group} "
+        f"FROM {source} WHERE true {only}"
     )
     return (
         f"SELECT item_id, place, {_weighted(positions)} AS overall, "
-        f"list_avg([{', '.join(spreads) or 'NULL::DOUBLE'}]) AS disagreement, failed, {outputs} FROM ("
-        f"SELECT item_id, min(place) AS place, sum(failed)::BIGINT AS failed, {', '.join(columns)} "
+        f"list_avg([{', '.join(spreads) or 'NULL::DOUBLE'}]) AS disagreement, failed, {outputs}"
+        f"{''.join(f', g{at}' for at in range(len(quoted)))} FROM ("
+        f"SELECT item_id, min(place) AS place, sum(failed)::BIGINT AS failed, {', '.join(columns)}{groups} "
         f"FROM ({cells}) GROUP BY item_id)"
     )
 
@@ -328,9 +447,18 @@ def _weighted(positions: Sequence[tuple[str, float]]) -> str:
     return f"({total}) / nullif({weights}, 0)"
 
 
-def _conditions(query: ItemQuery, at: int | None, matches: str | None) -> tuple[str, list[Any]]:
+def _metadata_names(cursor: duckdb.DuckDBPyConnection, folder: Path, report: Report) -> list[str]:
+    """Return the names of the metadata that the file has a column for."""
+    columns = cursor.execute(f"DESCRIBE SELECT * FROM {_source(folder)}").fetchall()
+    there = {column[0] for column in columns}
+    return [name for name in dict.fromkeys(report.keep) if f"metadata.{name}" in there]
+
+
+def _conditions(
+    query: ItemQuery, at: int | None, matches: str | None, metadata_names: Sequence[str]
+) -> tuple[str, list[Any]]:  # fmt: skip
     """Return the WHERE clause and its parameters. `matches` names the table of the items that a search in the arguments
-    matched."""
+    matched, `metadata_names` the metadata in the order of their columns."""
     parts, parameters = [], list[Any]()
     if matches is not None:
         parts.append(f"item_id IN (SELECT item_id FROM {matches})")
@@ -341,6 +469,16 @@ def _conditions(query: ItemQuery, at: int | None, matches: str | None) -> tuple[
         if bound is not None:
             parts.append(f"{'overall' if at is None else f'm{at}'} {sign} ?")
             parameters.append(bound)
+    for bound, sign in ((query.least_spread, ">="), (query.most_spread, "<=")):
+        if bound is not None:
+            parts.append(f"disagreement {sign} ?")
+            parameters.append(bound)
+    for name, value in query.metadata.items():
+        parts.append(f"g{metadata_names.index(name)} = ?")
+        parameters.append(value)
+    for ids in query.matches:
+        parts.append("item_id IN (SELECT unnest(?::VARCHAR[]))")
+        parameters.append(sorted(ids))
     if query.failed:
         parts.append("failed > 0")
     return (f"WHERE {' AND '.join(parts)}" if parts else ""), parameters
@@ -355,10 +493,13 @@ def _order(query: ItemQuery, at: int | None) -> str:
     return f"{columns[query.sort]} {'DESC' if query.descending else 'ASC'} NULLS LAST, place"
 
 
-def _row(row: Sequence[Any], dimensions: int) -> ItemRow:
+def _row(row: Sequence[Any], dimensions: int, metadata_names: Sequence[str]) -> ItemRow:
     id, place, overall, disagreement, failed, *rest = row
     scores = [ItemScore(*rest[3 * at : 3 * at + 3]) for at in range(dimensions)]
-    return ItemRow(id, place, overall, disagreement, failed, scores)
+    metadata = {
+        name: text for name, text in zip(metadata_names, rest[3 * dimensions :], strict=True) if text is not None
+    }  # fmt: skip
+    return ItemRow(id, place, overall, disagreement, failed, scores, metadata)
 
 
 def _source(folder: Path) -> str:

@@ -30,6 +30,7 @@ _LINES = pa.schema(
         ("argument", pa.string()),
         ("cited_evidence", pa.list_(pa.string())),
         ("model", pa.string()),
+        ("system_fingerprint", pa.string()),
         ("pool", pa.string()),
         ("usage", pa.struct([("input_tokens", pa.int64()), ("output_tokens", pa.int64())])),
         ("latency_s", pa.float64()),
@@ -37,6 +38,7 @@ _LINES = pa.schema(
         ("not_needed", pa.bool_()),
         ("probe", pa.string()),
         ("dissent", pa.string()),
+        ("cached", pa.string()),
     ]
 )
 

@@ -36,6 +36,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
+from dicast.app.domain.concluding import conclude
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.probes import variant_probes
 from dicast.app.domain.report import Report, ReportBuilder, ReportHeader, ResultFiles
@@ -254,9 +255,9 @@ class UnfiledReport:
             ended = counts["scored"] + counts["failed"] + counts["spared"]
             report = report.model_copy(update={**counts, "probed": 0, "missing": report.units - ended})
         if report.statistics is None or report.statistics.state != "waiting":
-            return report
+            return concluded(report)
         left_out = report.statistics.model_copy(update={"state": "left out", "reason": "its results are in no file"})
-        return report.model_copy(update={"statistics": left_out})
+        return concluded(report.model_copy(update={"statistics": left_out}))
 
 
 def put_back_parts(folder: Path, incarnation: str, *, waits: Callable[[], bool]) -> None:
@@ -308,7 +309,7 @@ def changing(folder: Path, expected: Report) -> Iterator[None]:
         raise RunChanged(expected.job_id, folder)
     with writing(folder):
         there = check_run(folder, expected)
-        if to_json(there) != to_json(expected):
+        if _comparable(there) != _comparable(expected):
             raise ReportChanged(expected.job_id)
         yield
 
@@ -336,6 +337,11 @@ def check_run(folder: Path, report: Report) -> Report:
     return there
 
 
+def _comparable(report: Report) -> bytes:
+    """Return all of a report but what is drawn from it, in words that may be another version's."""
+    return to_json(report.model_copy(update={"conclusions": None}))
+
+
 def _run(report: Report) -> tuple[object, ...]:
     """Return what distinguishes a run from all other runs of the same id."""
     return report.job_id, report.started, report.finished
@@ -344,14 +350,21 @@ def _run(report: Report) -> tuple[object, ...]:
 def keep_report(folder: Path, expected: Report, report: Report) -> Report:
     """Replace the report `expected`, and return the new one. Raises what `changing` does."""
     with changing(folder, expected):
-        write_report_file(folder, report)
-    return report
+        return write_report_file(folder, report)
 
 
-def write_report_file(folder: Path, report: Report, *, private: bool = True) -> None:
-    """Write the report into a folder that the caller is `changing`. Raises OSError."""
+def write_report_file(folder: Path, report: Report, *, private: bool = True) -> Report:
+    """Write the report into a folder that the caller is `changing`, and return it with its conclusions. Raises
+    OSError."""
+    whole = concluded(report)
     with replacing(folder / REPORT, private=private) as out:
-        out.write(to_json(report, indent=2) + b"\n")
+        out.write(to_json(whole, indent=2) + b"\n")
+    return whole
+
+
+def concluded(report: Report) -> Report:
+    """Return the report with the conclusions that are drawn from what it now says."""
+    return report.model_copy(update={"conclusions": conclude(report)})
 
 
 def read_report(results_dir: str | Path, job_id: str) -> Report:
@@ -527,8 +540,7 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
                 os.fsync(out.fileno())
             lock.enter_context(writing(folder))
             _require_run(folder, summary.job_id, run)
-        write_report_file(folder, report)
-    return report
+        return write_report_file(folder, report)
 
 
 def _add_page(
@@ -588,9 +600,16 @@ def _unit_key(line: bytes) -> _UnitKey:
 
 def _read_report(folder: Path) -> Report | None:
     try:
-        return Report.model_validate_json((folder / REPORT).read_bytes())
+        return parse_report((folder / REPORT).read_bytes())
     except FileNotFoundError:
         return None
+
+
+def parse_report(text: bytes) -> Report:
+    """Return the report that is written there; conclusions are drawn from one of an earlier version. Raises
+    ValidationError."""
+    report = Report.model_validate_json(text)
+    return report if report.conclusions is not None else concluded(report)
 
 
 def _finished_report(folder: Path, summary: ReportHeader) -> Report | None:
@@ -602,13 +621,8 @@ def _finished_report(folder: Path, summary: ReportHeader) -> Report | None:
         return None
     if report.status != summary.status:
         report = report.model_copy(update={"status": summary.status, "reason": summary.reason})
-        _write_report(folder, report)
+        return write_report_file(folder, report)
     return report
-
-
-def _write_report(folder: Path, report: Report) -> None:
-    with replacing(folder / REPORT) as out:
-        out.write(to_json(report, indent=2) + b"\n")
 
 
 def _keep_damaged(folder: Path, paths: Iterable[Path]) -> None:

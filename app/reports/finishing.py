@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from dicast.app.domain.judge_statistics import JobStatistics
 from dicast.app.domain.report import Report
-from dicast.app.reports.files import REPORT, ReportChanged, check_run
+from dicast.app.reports.files import REPORT, ReportChanged, check_run, parse_report
 from dicast.app.reports.statistics import evaluated, keep, keep_evaluated, learn_panels
 from dicast.app.reports.stored_items import RatingsChange
 from dicast.errors import DicastError
@@ -165,7 +165,7 @@ def _finish(folder: Path) -> None:
     from dicast.app.reports.panel import keep_panel  # noqa: PLC0415  (takes long to load)
 
     for retries_left in reversed(range(TRIES)):
-        report = Report.model_validate_json((folder / REPORT).read_bytes())
+        report = parse_report((folder / REPORT).read_bytes())
         try:
             if _wants_panel(report):
                 report = keep_panel(folder, report, learn_panels(folder, report))

@@ -162,8 +162,7 @@ def keep_panel(folder: Path, expected: Report, report: Report) -> Report:
             entry.model_copy(update={"panel": tallies[entry.dimension.id].cell()}) for entry in report.by_dimension
         ]
         whole = report.model_copy(update={"by_dimension": by_dimension, "panel_parquet": str(folder / PANEL)})
-        write_report_file(folder, whole)
-    return whole
+        return write_report_file(folder, whole)
 
 
 def export_panel(folder: Path, report: Report, format: str, out: Path) -> int:

@@ -10,17 +10,28 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibrated import fits_of
 from dicast.app.domain.calibration import describe_differences as parts_text
+from dicast.app.domain.concluding import conclude, counts_of
 from dicast.app.domain.figure import Figure, figure_text, interval_text
+from dicast.app.domain.price import shown
 from dicast.app.domain.quality_gate import LEVEL, Check, QualityGate, QualityVerdict
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.domain.text import cell, percent, printable
+from dicast.app.domain.text import cell, counted, percent, printable
 from dicast.app.reports import formats
+from dicast.app.reports.certificates import (
+    NoCertificate,
+    answering,
+    find_drift,
+    read_certificate,
+    read_judgements,
+)
 from dicast.app.reports.folders import replacing
 from dicast.app.reports.statistics import compute
 
@@ -37,10 +48,11 @@ class FinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The panel's scores by dimension and item, and the clusters of the items."""
+    """The panel's scores by dimension and item, the clusters of the items, and how many items have no score."""
 
     values: dict[str, dict[str, float]]
     clusters: dict[str, int] | None
+    missing: dict[str, int]
 
     def cluster(self, items: list[str]) -> list[int] | None:
         return None if self.clusters is None else [self.clusters[item] for item in items]
@@ -58,19 +70,25 @@ def quality_verdict(gate: QualityGate, run: FinishedRun, baseline: FinishedRun |
 def _checks(gate: QualityGate, run: FinishedRun, baseline: FinishedRun | None) -> Iterator[Check]:
     report = run.report
     if report.status != "completed":
-        text = f"the job was cancelled, and {report.missing:,} of its {report.units:,} units were never judged"
+        planned = counted(counts_of(report).planned, "judgement")
+        text = f"the job was cancelled, and {report.missing:,} of its {planned} were never made"
         yield Check(name="complete", kind="complete", passed=None, told=text)
     if gate.max_errors is not None:
         yield _errors(report, gate.max_errors)
+    if gate.max_cost is not None:
+        yield _cost(report, Decimal(gate.max_cost))
     stale = list(_calibration(report)) if gate.calibrated else []
     yield from stale
     if any(not check.passed for check in stale):
         return
+    if gate.certificate is not None:
+        yield _certificate(Path(gate.certificate), run)
     if gate.fail_under or baseline is not None:
         scores = _scores(run, calibrated=gate.calibrated)
+        people = _peoples_means(gate, run)
         for dimension in report.dimensions:
             if dimension.id in gate.fail_under:
-                yield _mean(gate, dimension, scores)
+                yield _mean(gate, dimension, scores, people.get(dimension.id))
         if baseline is not None:
             yield from _not_worse(gate, run, scores, baseline)
     if gate.min_agreement is not None:
@@ -78,10 +96,34 @@ def _checks(gate: QualityGate, run: FinishedRun, baseline: FinishedRun | None) -
 
 
 def _errors(report: Report, most: float) -> Check:
-    judged = report.units - report.missing
-    share = report.failed / judged if judged else 0.0
-    text = f"{report.failed:,} of {judged:,} units have no score ({percent(share, 2)}; at most {percent(most, 2)})"
+    counts = counts_of(report)
+    share = counts.failed / counts.made if counts.made else 0.0
+    text = (
+        f"{counts.failed:,} of {counted(counts.made, 'judgement')} have no score "
+        f"({percent(share, 2)}; at most {percent(most, 2)})"
+    )
     return Check(name="errors", kind="max_errors", passed=share <= most, value=share, bound=most, told=text)
+
+
+def _cost(report: Report, most: Decimal) -> Check:
+    """Return whether the job has cost at most this, with what is not known of it. It cannot be told of several
+    currencies, nor where calls have no price."""
+    cost = report.cost
+    unsure = sum((total.unknown for total in cost.sums), cost.unheard or Decimal(0))
+    whole = sum((total.spent for total in cost.sums), unsure)
+    why = None
+    if cost.unpriced or (report.calls and not cost.lines):
+        why = f"nobody has told the price of {', '.join(cost.unpriced) or 'its calls'}"
+    elif len(cost.sums) > 1:
+        why = f"its calls are paid for in {' and '.join(total.currency for total in cost.sums)}"
+    elif cost.unreported_calls and cost.unheard is None:
+        why = f"{counted(cost.unreported_calls, 'call')} may have been made that nobody has told of"
+    if why is not None and whole <= most:
+        return Check(name="cost", kind="max_cost", passed=None, value=float(whole), bound=float(most), told=why)
+    currency = cost.sums[0].currency if cost.sums else ""
+    charged, bound = shown(whole, currency).strip(), shown(most, currency).strip()
+    text = f"it has cost {charged}, with what is unknown; at most {bound}"
+    return Check(name="cost", kind="max_cost", passed=whole <= most, value=float(whole), bound=float(most), told=text)
 
 
 def _calibration(report: Report) -> Iterator[Check]:
@@ -101,6 +143,21 @@ def _calibration(report: Report) -> Iterator[Check]:
         yield Check(name=name, kind="calibrated", dimension=dimension.id, passed=passed, told=text)
 
 
+def _certificate(path: Path, run: FinishedRun) -> Check:
+    """Check that the certificate speaks for the judges as they were when the job ended, and that none has changed."""
+    try:
+        certificate = read_certificate(path)
+    except NoCertificate as error:
+        return Check(name="certificate", kind="certificate", passed=None, told=str(error))
+    objections = certificate.objections(run.report, answering(run.folder), run.report.finished)
+    changed = [drift for drift in find_drift(certificate, read_judgements(path)) if drift.changed]
+    objections += [f"{drift.judge} has changed in {drift.dimension}" for drift in changed]
+    told = (
+        "; ".join(objections) or f"it holds until {certificate.expires:%Y-%m-%d}, and no judge is seen to have changed"
+    )
+    return Check(name="certificate", kind="certificate", passed=not objections, told=told)
+
+
 def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
     import pyarrow.parquet as pq  # noqa: PLC0415  (takes long to load)
 
@@ -108,10 +165,13 @@ def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
     from dicast.app.reports.panel import panel_scores  # noqa: PLC0415
 
     by_dimension: dict[str, dict[str, float]] = {dimension.id: {} for dimension in run.report.dimensions}
+    missing = dict.fromkeys(by_dimension, 0)
     for row in panel_scores(run.folder, run.report):
         score = row.calibrated if calibrated else row.score
         if score is not None:
             by_dimension[row.criterion_id][row.item_id] = score
+        elif row.score is None and not run.report.unpublished:
+            missing[row.criterion_id] += 1
     clusters = None
     if run.report.cluster is not None:
         (column,) = kept_columns([run.report.cluster])
@@ -122,10 +182,51 @@ def _scores(run: FinishedRun, *, calibrated: bool) -> _Scores:
             item: places.setdefault(("item", item) if name is None else name, len(places))
             for item, name in cluster_names.items()
         }
-    return _Scores(by_dimension, clusters)
+    return _Scores(by_dimension, clusters, missing)
 
 
-def _mean(gate: QualityGate, dimension: ReportDimension, scores: _Scores) -> Check:
+def _peoples_means(gate: QualityGate, run: FinishedRun) -> dict[str, Figure]:
+    """Return what people would say of all items, by dimension, where they rated some and the gate goes by it."""
+    if gate.opinion == "judges" or gate.calibrated or not gate.fail_under or not run.report.rated:
+        return {}
+    kept = run.report.statistics
+    try:
+        statistics = kept if kept is not None and kept.state == "computed" else compute(run.folder, run.report)
+    except NoLibraries:
+        if gate.confident:
+            raise
+        return {}
+    wholes = {dimension.dimension: dimension.voices[-1].peoples_mean for dimension in statistics.dimensions}
+    return {name: means.powered for name, means in wholes.items() if means is not None and means.powered.is_known}
+
+
+def _mean(gate: QualityGate, dimension: ReportDimension, scores: _Scores, people: Figure | None) -> Check:
+    """Check the mean: people's, if it is known, else the panel's. Items without a score count as the lowest there is,
+    unless the gate says how many units may fail."""
+    least, missing = gate.fail_under[dimension.id], scores.missing[dimension.id]
+    check = _peoples_check(gate, dimension, people) if people is not None else _panels_mean(gate, dimension, scores)
+    if not missing or check.value is None:
+        return check
+    scored = len(scores.values[dimension.id])
+    ends = [
+        (scored * check.value + missing * end) / (scored + missing)
+        for end in (dimension.scale_min, dimension.scale_max)
+    ]
+    text = f"{check.told}; {missing:,} items have no score, with which it would be {ends[0]:.2f} to {ends[1]:.2f}"
+    undecided = check.passed and gate.max_errors is None and ends[0] < least
+    return check.model_copy(update={"told": text, "passed": None if undecided else check.passed})
+
+
+def _peoples_check(gate: QualityGate, dimension: ReportDimension, people: Figure) -> Check:
+    assert people.value is not None and people.low is not None
+    least = gate.fail_under[dimension.id]
+    demand = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
+    text = f"people's mean of all items would be {figure_text(people)}; {demand}"
+    check = _mean_check(dimension, (people.low if gate.confident else people.value) >= least, least, people.value, text)
+    return check.model_copy(update={"low": people.low, "high": people.high})
+
+
+def _panels_mean(gate: QualityGate, dimension: ReportDimension, scores: _Scores) -> Check:
     by_item, least = scores.values[dimension.id], gate.fail_under[dimension.id]
     if not by_item:
         return _mean_check(dimension, None, least, None, "there is no score")
@@ -137,10 +238,16 @@ def _mean(gate: QualityGate, dimension: ReportDimension, scores: _Scores) -> Che
         reason = interval.reason if interval is not None else None
         if gate.confident:
             return _mean_check(dimension, None, least, value, f"its interval cannot be said, because {reason}")
-        return _mean_check(dimension, value >= least, least, value, f"{value:.2f} on average; at least {least:g}")
+        return _mean_check(
+            dimension,
+            value >= least,
+            least,
+            value,
+            f"{value:.2f} on average, in the judges' opinion; at least {least:g}",
+        )
     passed = (interval.low if gate.confident else value) >= least
-    what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
-    text = f"{value:.2f} on average ({interval.low:.2f} to {interval.high:.2f}); {what}"
+    demand = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
+    text = f"{value:.2f} on average ({interval.low:.2f} to {interval.high:.2f}), in the judges' opinion; {demand}"
     check = _mean_check(dimension, passed, least, value, text)
     return check.model_copy(update={"low": interval.low, "high": interval.high})
 
@@ -240,8 +347,8 @@ def _agreement(gate: QualityGate, least: float, run: FinishedRun) -> Iterator[Ch
             text, passed = figure_text(r), None
         else:
             passed = (r.low if gate.confident else r.value) >= least
-            what = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
-            text = f"{interval_text(r)} with people on {r.items:,} items; {what}"
+            demand = f"the lower end must be at least {least:g}" if gate.confident else f"at least {least:g}"
+            text = f"{interval_text(r)} with people on {r.items:,} items; {demand}"
         yield Check(
             name=name, kind="min_agreement", dimension=statistics.dimension, passed=passed, value=r.value, low=r.low,
             high=r.high, bound=least, told=text,
@@ -296,22 +403,62 @@ def items_below(gate: QualityGate, folder: Path, report: Report) -> Iterator[tup
         yield last, wrong
 
 
-def markdown(verdict: QualityVerdict, report: Report) -> str:
-    """Return a summary for a pull request: the verdict, the checks, and the means."""
+CONCLUDED = 3
+"""Sentences of each kind in a summary; the report has all."""
+
+
+def markdown(verdict: QualityVerdict, report: Report, *, link: str | None = None) -> str:
+    """Return a summary for a pull request: the verdict, what did not pass, what follows from the report, and the means
+    with their change against the baseline. Checks that passed are folded. `link` leads to the report."""
     head = {True: "✅ passed its gate", False: "❌ failed its gate", None: "⚠️ cannot be judged by its gate"}
     lines = [f"### Job {_escaped(report.job_id)} {head[verdict.passed]}", ""]
-    counts = f"{report.scored:,} of {report.units:,} units have a score"
-    lines += [f"{counts}, {report.calls:,} calls, {report.input_tokens + report.output_tokens:,} tokens.", ""]
-    lines += ["| check | | |", "|---|---|---|"]
-    lines += [f"| {_escaped(c.name)} | {WORDS[c.passed]} | {_escaped(c.told, TEXT_CHARS)} |" for c in verdict.checks]
-    lines += ["", "| dimension | mean | scale | failed |", "|---|--:|--:|--:|"]
+    ordered = verdict.failures_first
+    rows = [f"| {_escaped(c.name)} | {WORDS[c.passed]} | {_escaped(c.told, TEXT_CHARS)} |" for c in ordered]
+    open_rows = sum(not check.passed for check in ordered)
+    heading = ["| check | | |", "|---|---|---|"]
+    if open_rows:
+        lines += [*heading, *rows[:open_rows], ""]
+    lines += _concluded(report)
+    lines += _means_table(verdict, report)
+    if passed := rows[open_rows:]:
+        count = f"{len(passed)} passed" if open_rows else f"all {len(passed)} passed"
+        lines += [f"<details><summary>Checks: {count}</summary>", "", *heading, *passed, "", "</details>", ""]
+    if link is not None:
+        lines += [f"[The whole report]({quote(link, safe=LINK_SAFE)})", ""]
+    return "\n".join(lines)
+
+
+LINK_SAFE = ":/?&=%#~+,;@-._"
+
+
+def _concluded(report: Report) -> list[str]:
+    """Return the conclusions as a list: which is best, whom to trust, what failed, what to do."""
+    conclusions = conclude(report)
+    parts = {
+        "Result": conclusions.best, "Trust": conclusions.trust, "Failed": conclusions.failures,
+        "Do now": [step.text for step in conclusions.actions],
+    }  # fmt: skip
+    lines = [
+        f"* **{name}:** {_escaped(' '.join(sentences[:CONCLUDED]), TEXT_CHARS)}" for name, sentences in parts.items()
+    ]  # fmt: skip
+    return [*lines, ""]
+
+
+def _means_table(verdict: QualityVerdict, report: Report) -> list[str]:
+    changes = {check.dimension: check for check in verdict.checks if check.kind == "not_worse_than"}
+    compared = any(check.value is not None for check in changes.values())
+    extra = (" change against the baseline |", "--:|") if compared else ("", "")
+    lines = [f"| dimension | mean | scale | failed |{extra[0]}", f"|---|--:|--:|--:|{extra[1]}"]
     for row in report.by_dimension[:50]:
         mean = "–" if row.scores.mean is None else f"{row.scores.mean:.2f}"
         scale = f"{row.dimension.scale_min}–{row.dimension.scale_max}"
-        lines.append(
-            f"| {_escaped(row.dimension.name or row.dimension.id)} | {mean} | {scale} | {row.scores.failures:,} |"
-        )
-    return "\n".join(lines) + "\n"
+        line = f"| {_escaped(row.dimension.name or row.dimension.id)} | {mean} | {scale} | {row.scores.failures:,} |"
+        if compared:
+            check = changes.get(row.dimension.id)
+            moved = None if check is None else Figure.combined(check.value, "gate", low=check.low, high=check.high)
+            line += f" {(moved and interval_text(moved, signed=True)) or '–'} |"
+        lines.append(line)
+    return [*lines, ""]
 
 
 def write_csv(verdict: QualityVerdict, out: Path) -> None:

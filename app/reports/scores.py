@@ -103,6 +103,7 @@ def load_scores(
         groups={name: _labels(table, name, item, len(ids)) for name in by},
         cluster=None if clusters is None or cluster is None else (cluster, _singleton_clusters(clusters)),
         calibration=report.calibration,
+        these=report.these,
         sides=None if sides is None else _both_sides(table, sides, item, len(ids)),
         lists=_singleton_clusters(_labels(table, "list", item, len(ids)).codes)
         if sides and "list" in report.keep

@@ -21,11 +21,13 @@ from dicast.app.domain.judge_statistics import (
     MovedItem,
     NotCalibrated,
     PanelFront,
+    RatingPlan,
     RunsCompared,
+    TrustedPanel,
 )
 from dicast.app.domain.report import Report
 from dicast.app.reports.files import changing, keep_report, reading, write_report_file
-from dicast.app.reports.stored_items import RatingsChange
+from dicast.app.reports.stored_items import RatingsChange, kept_texts
 from dicast.errors import DicastError, Exit
 
 # ruff: noqa: PLC0415  (see above)
@@ -109,8 +111,7 @@ def keep_evaluated(folder: Path, current: Report, report: Report, change: Rating
     with changing(folder, current):
         if change is not None:
             change.apply(folder)
-        write_report_file(folder, report)
-    return report
+        return write_report_file(folder, report)
 
 
 @_requires_libraries
@@ -181,6 +182,36 @@ def calibrate(
     )
 
 
+@_requires_libraries
+def trusted_panels(
+    folder: Path, report: Report, dimensions: Collection[str], *, agree: float, confidence: float, within: float
+) -> list[TrustedPanel]:
+    """Learn, for each of the dimensions, up to which uncertainty the job's judges may decide. Raises `NoLibraries`,
+    OSError."""
+    from dicast.app.analysis.panels import trusted_panel
+    from dicast.app.reports.scores import load_scores
+
+    with reading(folder, report):
+        scores = load_scores(folder, report, by=[])
+    return [
+        trusted_panel(scores, dimension, agree=agree, confidence=confidence, within=within)
+        for dimension in scores.dimensions
+        if dimension.spec.id in dimensions
+    ]
+
+
+@_requires_libraries
+def rating_plans(folder: Path, report: Report, width: float | None) -> list[RatingPlan]:
+    """Return, for each dimension, what people's ratings of the job's items would buy. Raises `NoLibraries`, OSError."""
+    from dicast.app.analysis.assess import rating_plan
+    from dicast.app.analysis.scores import with_learned_panels
+    from dicast.app.reports.scores import load_scores
+
+    with reading(folder, report):
+        scores = with_learned_panels(load_scores(folder, report, by=[]))
+    return [rating_plan(scores, dimension, width) for dimension in scores.dimensions]
+
+
 def keep(folder: Path, report: Report, statistics: JobStatistics) -> Report:
     """Store these statistics in the report's file, and return the report with them. Raises what `keep_report` does."""
     return keep_report(folder, report, report.model_copy(update={"statistics": statistics}))
@@ -192,6 +223,8 @@ NAMES = {"item_id": "item", "criterion_id": "dimension", "judge": "rater", "repl
 
 class RunsDiffer(DicastError, ValueError):
     """The runs measure different things, or have nothing in common."""
+
+    problem = "runs-differ"
 
 
 def compare_jobs(
@@ -221,26 +254,71 @@ def compare_jobs(
             f"{first[1].job_id} and {second[1].job_id} measure different things ({'; '.join(problems)}); "
             "--force compares them all the same"
         )
-    shifts, moved = runs.shifts(_frame(first[0], ordered), _frame(second[0], ordered), most)
+    frames = _frame(first[0], ordered), _frame(second[0], ordered)
+    shifts, moved = runs.shifts(*frames, most)
     if not shifts:
         raise RunsDiffer("no judge has scored the same item in the same dimension in both runs")
-    arguments = [_arguments(folder, moved) for folder, _ in (first, second)]
+    by, systems = _systems(first, second)
+    panel, of_systems = runs.run_shifts(runs.by_item(*frames), systems)
+    changed = {shift.system for shift in of_systems if shift.p is not None and shift.p < runs.CLEAR}
+    unchanged = [name for name, system in systems.items() if system not in changed]
+    partly = changed and unchanged
+    still = [frame[frame["item"].isin(unchanged)] for frame in frames]
+    elsewhere = runs.shifts(still[0], still[1], 0)[0] if partly else shifts
     return RunsCompared(
         first=first[1].job_id,
         second=second[1].job_id,
+        summary=runs.summary(panel, of_systems, elsewhere),
+        by=by,
+        panel=panel,
+        systems=of_systems,
         shifts=shifts,
-        moved=[
-            item.model_copy(
-                update={
-                    "first_argument": arguments[0].get(_key(item), ""),
-                    "second_argument": arguments[1].get(_key(item), ""),
-                }
-            )
-            for item in moved
-        ],
+        moved=_with_texts(moved, first[0], second[0]),
         forced=problems,
         spared=_partly_asked(shifts, [first[1], second[1]]),
     )
+
+
+def _with_texts(moved: Sequence[MovedItem], first: Path, second: Path) -> list[MovedItem]:
+    """Return the items with the judges' arguments and what was judged in each run."""
+    arguments = [_arguments(folder, moved) for folder in (first, second)]
+    names = {item.item_id for item in moved}
+    texts = [
+        {name: "\n".join(text for kind, text in parts if kind != "prompt") for name, parts in texts_of_run.items()}
+        for texts_of_run in (kept_texts(folder, names) for folder in (first, second))
+    ]
+    return [
+        item.model_copy(
+            update={
+                "first_argument": arguments[0].get(_key(item), ""), "second_argument": arguments[1].get(_key(item), ""),
+                "first_text": texts[0].get(item.item_id, "")[:MOVED_CHARS],
+                "second_text": texts[1].get(item.item_id, "")[:MOVED_CHARS],
+            }
+        )
+        for item in moved
+    ]  # fmt: skip
+
+
+MOVED_CHARS = 2000
+
+
+def _systems(first: tuple[Path, Report], second: tuple[Path, Report]) -> tuple[str, dict[str, str]]:
+    """Return the metadata by which the runs group their items, and the group of each item; nothing if there is none."""
+    import pyarrow.parquet as pq
+
+    from dicast.app.reports.columns import kept_columns
+
+    by = next((name for name in (*second[1].groups, *first[1].groups) if name in second[1].keep), None)
+    if by is None:
+        return "", {}
+    (column,) = kept_columns([by])
+    table = pq.read_table(second[0] / PARQUET, columns=["item_id", column])
+    pairs = zip(table["item_id"].to_pylist(), table[column].to_pylist(), strict=True)
+    systems = {item: str(value) for item, value in pairs if value is not None}
+    return (by, systems) if 1 < len(set(systems.values())) <= MOST_SYSTEMS else ("", {})
+
+
+MOST_SYSTEMS = 20
 
 
 def _partly_asked(shifts: Sequence[JudgeShift], reports: Sequence[Report]) -> list[str]:

@@ -18,13 +18,15 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 import orjson
+from pydantic import ValidationError
 
 from dicast.app.domain.arrangement import Arrangement, Chance
 from dicast.app.domain.image import DIGEST_PREFIX
@@ -197,32 +199,53 @@ def kept_image(folder: Path, reference: str) -> bytes:
     return data
 
 
-_ITEMS = "items.jsonl"
+ITEMS = "items.jsonl"
 _EARLIER = "earlier"
 _KEPT = ("opinions.jsonl", "errors.jsonl")
-_REMADE = ("report.json", "opinions.parquet", "panel.parquet", "probes.parquet", "report.html")
+_REMADE = ("report.json", "opinions.parquet", "panel.parquet", "probes.parquet", "report.html", "run.lock")
 
 
 def write_items(results_dir: str | Path, job_id: str, incarnation: str, pages: Iterable[Sequence[Item]]) -> None:
     """Store the items that came with a job. Writing the same items again gives the same file."""
     folder = own_folder(results_dir, job_id, incarnation)
     folder.mkdir(parents=True, exist_ok=True)  # a job that ends before it is started has none
-    with replacing(folder / _ITEMS) as file:
+    with replacing(folder / ITEMS) as file:
         for page in pages:
             file.writelines(item.model_dump_json(exclude_defaults=True).encode() + b"\n" for item in page)
 
 
 def read_items(results_dir: str | Path, job_id: str, incarnation: str, together: int) -> Iterator[list[Item]]:
     """Yield the stored items in chunks of at most `together`. Raises FileNotFoundError."""
-    with (own_folder(results_dir, job_id, incarnation) / _ITEMS).open("rb") as file:
+    with (own_folder(results_dir, job_id, incarnation) / ITEMS).open("rb") as file:
         yield from pieces(map(Item.model_validate_json, file), together)
 
 
 def kept_items(folder: Path) -> Iterator[Item]:
     """Yield the items stored in a job's folder one at a time, as they were judged. Raises FileNotFoundError."""
     arranged = folder / ARRANGED
-    with (arranged if arranged.exists() else folder / _ITEMS).open("rb") as file:
+    with (arranged if arranged.exists() else folder / ITEMS).open("rb") as file:
         yield from map(Item.model_validate_json, file)
+
+
+def kept_texts(folder: Path, names: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return what was judged of these items, as (what it is, text), as far as the job's folder holds it."""
+    texts: dict[str, list[tuple[str, str]]] = {}
+    with suppress(OSError, ValidationError):
+        for item in kept_items(folder) if names else ():
+            if item.id in names and item.probe is None:
+                texts[item.id] = _texts_of(item)
+                if len(texts) == len(names):
+                    break
+    return texts
+
+
+def _texts_of(item: Item) -> list[tuple[str, str]]:
+    fields = (
+        ("prompt", item.prompt), ("text", item.text), ("text A", item.text_a), ("text B", item.text_b),
+        ("reference", item.reference),
+    )  # fmt: skip
+    turns = [(turn.role, turn.content or "") for turn in item.messages or ()]
+    return [(name, text) for name, text in (*fields, *turns) if text]
 
 
 def set_aside(

@@ -11,7 +11,7 @@ judges against dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from dicast.app.domain.concluding import conclude, counts_of
+from dicast.app.domain.conclusions import Conclusions, Counts, JudgeRow, Mark
+from dicast.app.domain.figure import interval_text
 from dicast.app.domain.opinion import ErrorGroup, ErrorReason, EvaluationError
 from dicast.app.domain.report import AgentReport, DimensionReport, Report, ReportDimension
 from dicast.app.domain.text import counted, percent, printable
@@ -171,6 +174,8 @@ class ReportView:
             yield Text("What was judged was drawn at random, in random order.", style="dim")
         for stop in report.stopped[:MAX_ROWS]:
             yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
+        for parameter in report.dropped[:MAX_ROWS]:
+            yield Text.assemble(("Parameter left out: ", "bold yellow"), style.show(parameter.reason, _REASON_MAX))
         yield Text()
         dimensions = _dimensions(report, style, options.max_width)
         yield dimensions
@@ -192,23 +197,26 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
     mark = {"completed": "bold green", "cancelled": "bold yellow"}[report.status]
     job, project = style.show(report.job_id), style.show(report.project)
     yield Text.assemble(("Job ", "bold"), (job.plain, "bold"), "  project ", project, "  ", (report.status, mark))
-    parts = [f"{report.scored:,} of {report.units:,} units scored"]
-    if report.failed:
-        parts.append(f"{report.failed:,} failed")
-    if report.spared:
-        parts.append(f"{report.spared:,} spared")
-    if report.probed:
-        parts.append(f"{report.probed:,} judged for probes")
-    if report.missing:
-        parts.append(f"{report.missing:,} never judged")
+    judgements = counts_of(report)
+    parts = [f"{judgements.scored:,} of {counted(judgements.planned, 'judgement')} scored"]
+    if judgements.failed:
+        parts.append(f"{judgements.failed:,} failed")
+    if judgements.spared:
+        parts.append(f"{judgements.spared:,} spared")
+    if judgements.missing:
+        parts.append(f"{judgements.missing:,} never made")
+    if judgements.probes:
+        parts.append(f"{judgements.probes:,} more judgements for probes")
+    if report.cached:
+        parts.append(f"{report.cached:,} taken from the cache, the oldest of {(report.cached_since or '')[:10]}")
     yield Text(", ".join(parts) + f", in {formats.duration(report.wall_s)}", style="red" if report.failed else "")
     counts = [
         counted(report.calls, "call"),
         counted(report.retries, "retry", "retries"),
         counted(report.requeues, "requeue"),
         counted(report.timeouts, "timeout"),
-        f"{report.input_tokens:,} tokens in",
-        f"{report.output_tokens:,} out",
+        f"{judgements.input_tokens:,} tokens in",
+        f"{judgements.output_tokens:,} out",
     ]
     if report.calls_without_answer:
         unknown = counted(report.calls_without_answer, "call")
@@ -219,6 +227,12 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         more = counted(report.calls_unreported, "more call")
         counts.append(f"up to {more} of interrupted workers may have reached the provider")
     yield Text(", ".join(counts), style="dim")
+    if partial := report.cost.partial():
+        yield Text(partial, style="yellow")
+    if cost := report.cost.sentence():
+        yield Text(f"cost: {cost}", style="dim")
+    if report.quote is not None and (before := report.quote.beside_bill()):
+        yield Text(f"{before}; {report.quote.calls_sentence()}", style="dim")
 
 
 def _dimensions(report: Report, style: TableStyle, width: int) -> Table:
@@ -363,6 +377,151 @@ def _percent(value: float | None) -> str:
 
 def _failures(count: int) -> Text:
     return Text(f"{count:,}", style="red" if count else "dim")
+
+
+MOST_CHARTS, MOST_MARKS = 6, 8
+SENTENCES = 3
+"""Of each kind, where a terminal shows the conclusions first; report.html has all."""
+_LABEL, _BAR_MAX = 8, 40
+_SENTENCE_MAX = 600
+HEALTH = {"good": "bold green", "partial": "bold yellow", "bad": "bold red"}
+ADVICE = {"use": "green", "calibrate": "yellow", "drop": "bold red", "unknown": "dim"}
+
+
+def print_conclusions(report: Report, console: Console) -> None:
+    """Print what follows from the report: which is best, whom to trust, what failed, what to do, and then charts and
+    the judges."""
+    console.print(ConclusionsView(report, conclude(report)))
+
+
+class ConclusionsView:
+    """A rich renderable of a report's conclusions, in 80 columns or more."""
+
+    def __init__(self, report: Report, conclusions: Conclusions) -> None:
+        self._report, self._conclusions = report, conclusions
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        conclusions, style, report = self._conclusions, TableStyle(options.ascii_only), self._report
+        yield Text.assemble(
+            (style.show(report.job_id).plain, "bold"), "  ", (conclusions.badge, HEALTH[conclusions.health])
+        )
+        yield Text(facts(report, conclusions.counts), style="dim")
+        yield Text()
+        for n, line in enumerate(conclusions.best[:SENTENCES]):
+            yield Text(style.show(line, _SENTENCE_MAX).plain, style="" if n else "bold")
+        yield Text()
+        steps = [f"{step.text}  {step.command}".rstrip() for step in conclusions.actions]
+        yield _labelled({"Trust": conclusions.trust, "Failed": conclusions.failures, "Do now": steps}, style)
+        yield Text()
+        if conclusions.charts:
+            yield from _charts(conclusions, style, options.max_width)
+        if conclusions.judges:
+            yield _advice(conclusions.judges, {agent.name for agent in report.agents if agent.chief}, style)
+            yield Text()
+        if conclusions.failed:
+            yield _failed(conclusions, style)
+        yield Text() if conclusions.failed else Text("", end="")
+        yield Text.assemble(("Results  ", "dim"), style.show(report.files.directory, 4096))
+        yield Text(f"All figures: dicast report {report.job_id} --all", style="dim")
+
+
+def facts(report: Report, counts: Counts) -> str:
+    """Return in a line how much was judged by how many."""
+    parts = [f"{counts.scored:,} of {counted(counts.planned, 'judgement')} scored"]
+    if report.statistics is not None and report.statistics.items:
+        parts.insert(0, counted(report.statistics.items, "item"))
+    parts += [counted(len(report.agents), "judge"), counted(len(report.dimensions), "dimension")]
+    if counts.probes:
+        parts.append(f"{counts.probes:,} more judgements for probes")
+    roads = {agent.road for agent in report.agents} - {"online"}
+    parts += [f"by {' and '.join(sorted(roads))}"] if roads else []
+    bill = f"; {report.bill()}" if report.bill() else ""
+    return f"{', '.join(parts)}, in {formats.duration(report.wall_s)}{bill}"
+
+
+def _labelled(parts: Mapping[str, Sequence[str]], style: TableStyle) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=_LABEL, style="bold dim")
+    table.add_column(overflow="fold")
+    for label, lines in parts.items():
+        for n, line in enumerate(lines[: SENTENCES + 1]):
+            table.add_row("" if n else label, style.show(line, _SENTENCE_MAX))
+        if len(lines) > SENTENCES + 1:
+            table.add_row("", Text(f"and {len(lines) - SENTENCES - 1} more, see report.html", style="dim"))
+    return table
+
+
+def _charts(of: Conclusions, style: TableStyle, width: int) -> Iterator[RenderableType]:
+    """Yield a row for each mark: its name, a dot on its interval, and the figures."""
+    heading = (
+        f"In {'people' if of.opinion == 'people' else 'the judges'}'{'s' if of.opinion == 'people' else ''} opinion"
+    )
+    marks = [mark for chart in of.charts[:MOST_CHARTS] for mark in chart.rows[:MOST_MARKS]]
+    widest = max([len(heading), *(style.show(mark.name, _NAME_MAX).cell_len for mark in marks)])
+    bar = max(10, min(_BAR_MAX, width - widest - max((len(mark.text) for mark in marks), default=0) - 2 * _GAP))
+    table = style.table()
+    table.add_column(heading, no_wrap=True, min_width=widest)
+    table.add_column("with 95 % intervals" if any(mark.low is not None for mark in marks) else "", min_width=bar)
+    table.add_column("", no_wrap=True)
+    for chart in of.charts[:MOST_CHARTS]:
+        table.add_row(Text(style.show(chart.title, _NAME_MAX).plain, style="bold"), style.show(chart.note, bar), "")
+        for mark in chart.rows[:MOST_MARKS]:
+            drawing = Text(_whisker(mark, chart.axis, bar, style), "cyan" if mark.leads else "", no_wrap=True)
+            table.add_row(style.show(mark.name, _NAME_MAX), drawing, style.show(mark.text, _NAME_MAX))
+    yield table
+    if len(of.charts) > MOST_CHARTS:
+        yield Text(f"and {len(of.charts) - MOST_CHARTS:,} more dimensions, see report.html", style="dim")
+    yield Text()
+
+
+def _whisker(mark: Mark, axis: tuple[float, float], width: int, style: TableStyle) -> str:
+    """Draw a dot and its interval in characters."""
+    if mark.place is None:
+        return ""
+
+    def column(value: float) -> int:
+        return max(0, min(width - 1, round((value - axis[0]) / (axis[1] - axis[0]) * (width - 1))))
+
+    dot, line = ("o", "-") if style.ascii_only else ("●", "─")
+    cells = [" "] * width
+    if mark.low is not None and mark.high is not None:
+        cells[column(mark.low) : column(mark.high) + 1] = line * (column(mark.high) - column(mark.low) + 1)
+    cells[column(mark.place)] = dot
+    return "".join(cells)
+
+
+def _advice(rows: Sequence[JudgeRow], chiefs: Collection[str], style: TableStyle) -> Table:
+    """Return a table of judges, and what to do with each."""
+    fitting = rows[:MAX_ROWS]
+    rated = any(row.agreement.is_known for row in fitting)
+    table = style.table()
+    table.add_column("Judge", no_wrap=True)
+    if rated:
+        table.add_column("follows people", justify="right", no_wrap=True)
+    table.add_column("failed", justify="right", no_wrap=True)
+    table.add_column("advice", overflow="fold")
+    for row in fitting:
+        detail = row.bias if row.advice == "calibrate" else row.reason.partition(" (")[0] if rated else row.reason
+        advice = Text.assemble(
+            (row.advice if row.advice != "unknown" else "not known", ADVICE[row.advice]), ": ", style.show(detail, 300)
+        )
+        agreement = [Text(interval_text(row.agreement, to="..") or "-")] if rated else []
+        name = f"{row.name} (chief)" if row.name in chiefs else row.name
+        table.add_row(style.show(name, _NAME_MAX), *agreement, _failures(row.failed), advice)
+    return table
+
+
+def _failed(of: Conclusions, style: TableStyle) -> Table:
+    table = style.table()
+    table.add_column("Failed", no_wrap=True, style="red")
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for row in of.failed[:MAX_BARS]:
+        message = f" ({row.message})" if row.message else ""
+        table.add_row(
+            style.show(row.judge or "-", _NAME_MAX), f"{row.count:,}", style.show(f"{row.cause}{message}", 300)
+        )
+    return table
 
 
 MOST_JUDGES = 40

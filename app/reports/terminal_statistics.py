@@ -17,18 +17,25 @@ from rich.text import Text
 
 from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.certificate import Certificate, Drift
 from dicast.app.domain.figure import Figure, interval_text
 from dicast.app.domain.judge_statistics import (
+    PROBE_TITLES,
     DimensionStatistics,
     GroupDifference,
     GroupStatistics,
     JobStatistics,
+    MovedItem,
     NotCalibrated,
     PanelFront,
     PanelOption,
+    RatingPlan,
     RunsCompared,
+    TrustedPanel,
+    VarianceComponents,
 )
 from dicast.app.domain.report import Report
+from dicast.app.domain.standings import CLEAR
 from dicast.app.domain.text import percent, printable
 from dicast.app.reports import formats
 from dicast.app.reports.folders import replacing
@@ -70,6 +77,8 @@ class _StatisticsView:
             for line in dimension.summary:
                 yield _point(line, style)
             yield Text()
+        if self._figures and statistics.components is not None:
+            yield from _components(statistics.components, style)
         more = len(statistics.dimensions) - MOST_DIMENSIONS
         if more > 0:
             yield Text(f"and {more:,} more dimensions, see report.json", style="dim")
@@ -114,6 +123,8 @@ def _figures(statistics: DimensionStatistics, style: TableStyle, width: int) -> 
         yield _rater_table(statistics, style, width)
         yield Text()
     yield from _agreement_table(statistics, style)
+    for components in statistics.components:
+        yield from _components(components, style)
     yield from _probes(statistics, style)
     yield from _calibrated(statistics, style)
     yield from _shares(statistics, style)
@@ -171,6 +182,17 @@ def _agreement_table(statistics: DimensionStatistics, style: TableStyle) -> Iter
     if statistics.judges is not None and statistics.judges.left_out:
         yield _point(f"without {', '.join(statistics.judges.left_out)}, asked about some items only", style)
     yield Text()
+
+
+def _components(components: VarianceComponents, style: TableStyle) -> Iterator[Table | Text]:
+    """Yield where the variance comes from, and what other designs would be worth."""
+    yield from _table(style, f"Variance of {components.of}", ("points squared", "share"), (
+        (part.source, _interval(part.variance), percent(part.share)) for part in components.components
+    ))  # fmt: skip
+    yield from _table(style, "Design", ("generalizability", "dependability", "error of the mean"), (
+        (one.design, f"{one.generalizability:.2f}", f"{one.dependability:.2f}", f"{one.error_of_mean:.3f}")
+        for one in components.designs
+    ))  # fmt: skip
 
 
 def _probes(statistics: DimensionStatistics, style: TableStyle) -> Iterator[Table | Text]:
@@ -259,6 +281,11 @@ def _groups(group: GroupStatistics, style: TableStyle) -> Iterator[Table | Text]
     ))  # fmt: skip
     yield from _differences("People's difference", group.people_differences, style)
     yield from _differences("Panel's difference", group.differences, style)
+    yield from _table(style, "With people", (f"by {group.by}", "Pearson", "bias"), (
+        (style.show(rater.voice, NAME_MAX), style.show(one.name, NAME_MAX), _interval(one.pearson), _interval(one.bias))
+        for rater in group.agreement
+        for one in rater.groups
+    ))  # fmt: skip
 
 
 def _first(ranks: Sequence[float] | None) -> str:
@@ -331,6 +358,106 @@ def print_calibration(calibration: Calibration, missing: list[NotCalibrated], co
         console.print(_line(text, style))
 
 
+def print_trusted_panels(panels: Sequence[TrustedPanel], console: Console) -> None:
+    """Print when the judges may decide in each dimension, as a panel that a job can have."""
+    style = TableStyle(console.options.ascii_only)
+    for panel in panels:
+        console.print(style.show(panel.dimension, NAME_MAX), style="bold")
+        if panel.bound is None:
+            console.print(_line(f"Nobody is shown to be fit to decide, because {panel.reason}.", style))
+            continue
+        goal = f"agree: {panel.agree:g}, confidence: {panel.confidence:g}"
+        console.print(_line(f"panel: {{combine: mean, escalate: {{{panel.by}: {panel.bound:.7g}, {goal}}}}}", style))
+        covered = f"The judges decide {percent(panel.coverage)} of the items and leave the others to people"
+        agreed = f"people agreed, within {panel.within:g} points, on {panel.agreeing:,} of {panel.decided:,}"
+        console.print(_line(f"{covered}. Of the rated items that they decided {agreed}.", style))
+
+
+def print_certificate(certificate: Certificate, console: Console) -> None:
+    """Print what a certificate says of each judge."""
+    style = TableStyle(console.options.ascii_only)
+    table = style.table()
+    table.add_column("Judge", no_wrap=True)
+    table.add_column("dimension", no_wrap=True)
+    for title in ("with people", "a person", "with itself", "highest score"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for judge in certificate.judges:
+        for area in judge.dimensions:
+            figures = map(_interval, (area.agreement, area.person, area.repeats))
+            name = style.show(judge.name, NAME_MAX)
+            table.add_row(name, style.show(area.dimension, NAME_MAX), *figures, percent(area.ceiling))
+    console.print(table)
+    for judge in certificate.judges:
+        for area in judge.dimensions:
+            moved = [probe for probe in area.probes if probe.p is not None and probe.p < CLEAR]
+            for probe in moved:
+                what = f"{PROBE_TITLES[probe.probe]} {probe.variant}".strip()
+                text = f"{judge.name}, {area.dimension}: {what} moves it by {_interval(probe.effect)} points."
+                console.print(_line(text, style))
+        models = ", ".join(judge.answering.models) or "nobody"
+        console.print(_line(f"For {judge.name} answered {models}.", style))
+    anchors = f"{len(certificate.anchors):,} anchors"
+    console.print(_line(f"It holds until {certificate.expires:%Y-%m-%d}; `dicast watch` has {anchors}.", style))
+
+
+def print_drift(drifts: Sequence[Drift], objections: Sequence[str], console: Console) -> None:
+    """Print whether judges have changed, and why the certificate does not hold any more."""
+    style = TableStyle(console.options.ascii_only)
+    for objection in objections:
+        console.print(Text.assemble(("The certificate does not hold: ", "red"), style.show(objection, 600)))
+    table = style.table()
+    table.add_column("Judge", no_wrap=True)
+    table.add_column("dimension", no_wrap=True)
+    for title in ("judgements", "moved by", "evidence", "needed"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for drift in drifts:
+        moved = "-" if drift.shift is None else f"{drift.shift:+.2f}"
+        table.add_row(
+            style.show(drift.judge, NAME_MAX), style.show(drift.dimension, NAME_MAX), f"{drift.judgements:,}", moved,
+            f"{drift.evidence:.3g}", f"{drift.needed:.0f}",
+        )  # fmt: skip
+    console.print(table)
+    changed = [drift for drift in drifts if drift.since is not None]
+    for drift in changed:
+        console.print(_line(f"{drift.judge} has changed in {drift.dimension}, seen at {drift.since:%Y-%m-%d}.", style))
+    if not changed:
+        console.print(_line("No judge is seen to have changed.", style))
+
+
+def print_rating_plans(plans: Sequence[RatingPlan], console: Console) -> None:
+    """Print what ratings would buy in each dimension, and whether those there are suffice."""
+    style = TableStyle(console.options.ascii_only)
+    for plan in plans:
+        console.print(style.show(plan.dimension, NAME_MAX), style="bold")
+        if plan.reason is not None:
+            console.print(_line(f"Nothing can be planned, because {plan.reason}.", style))
+            continue
+        table = style.table()
+        for title in ("Ratings", "alone", "with the judges", "and by --neyman"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for price in plan.prices:
+            table.add_row(f"{price.ratings:,}", f"{price.alone:.2f}", f"{price.even:.2f}", f"{price.neyman:.2f}")
+        console.print(table)
+        source = f"{plan.pilot:,} rated items" if plan.pilot else "the judges' spread, without errors that they share"
+        console.print(_line(f"Width of the 95 % interval of people's mean, as expected from {source}.", style))
+        for line in _known_enough(plan):
+            console.print(_line(line, style))
+
+
+def _known_enough(plan: RatingPlan) -> Iterator[str]:
+    if plan.now is not None:
+        yield f"Now, with {plan.rated:,} items rated: {interval_or_reason(plan.now)}, however often one looks."
+    if plan.width is None:
+        return
+    if plan.is_known:
+        yield f"That is no wider than {plan.width:g}: it is known, and no more ratings are needed."
+    elif plan.enough is None:
+        yield f"Ratings of all items are not expected to make it as narrow as {plan.width:g}."
+    else:
+        more = max(plan.enough - plan.rated, 1)
+        yield f"For a width of {plan.width:g} about {more:,} more ratings are expected to be needed, by --neyman."
+
+
 def interval_or_reason(figure: Figure) -> str:
     """Format a figure as `0.31 (0.10..0.52)`, or return the reason why it is unknown."""
     return interval_text(figure, to="..") or figure.reason or "-"
@@ -340,6 +467,10 @@ def _comparison(comparison: RunsCompared, style: TableStyle) -> Iterator[Rendera
     yield Text.assemble(("From ", "dim"), style.show(comparison.first), (" to ", "dim"), style.show(comparison.second))
     for problem in comparison.forced:
         yield Text.assemble(("compared all the same: ", "yellow"), style.show(problem))
+    for n, line in enumerate(comparison.summary):
+        yield Text(style.show(line, 600).plain, style="" if n else "bold")
+    yield Text()
+    yield from _run_shifts(comparison, style)
     table = style.table()
     table.add_column("Dimension", no_wrap=True)
     table.add_column("judge", no_wrap=True)
@@ -363,8 +494,42 @@ def _comparison(comparison: RunsCompared, style: TableStyle) -> Iterator[Rendera
     for item in comparison.moved:
         names = f"{item.item_id}, {item.dimension}, {item.judge}"
         yield Text.assemble((f"{item.first:g} to {item.second:g}  ", "cyan"), style.show(names))
-        for argument in (item.first_argument, item.second_argument):
-            yield Padding(style.show(argument or "(nothing)", ARGUMENT_MAX), (0, 0, 0, 4))
+        yield Padding(_side_by_side(item, style), (0, 0, 0, 4))
+
+
+def _run_shifts(comparison: RunsCompared, style: TableStyle) -> Iterator[RenderableType]:
+    """Yield how far each system moved, and all items together."""
+    shifts = [*comparison.systems, *comparison.panel]
+    if not shifts:
+        return
+    table = style.table()
+    table.add_column(style.show(comparison.by or "System", NAME_MAX), no_wrap=True)
+    table.add_column("dimension", no_wrap=True)
+    for title in ("items", "moved", "p (Holm)"):
+        table.add_column(title, justify="right", no_wrap=title != "moved")
+    for shift in shifts:
+        table.add_row(
+            style.show(shift.system or "all items", NAME_MAX), style.show(shift.dimension, NAME_MAX),
+            f"{shift.shift.items:,}" if shift.shift.is_known else "-", _interval(shift.shift),
+            _chance(shift.p),
+        )  # fmt: skip
+    yield table
+    yield Text()
+
+
+def _side_by_side(item: MovedItem, style: TableStyle) -> Table:
+    """Return what was judged in each run, and what the judge said of it, beside each other."""
+    table = Table.grid(padding=(0, GAP, 0, 0), expand=True)
+    for _ in range(2):
+        table.add_column(ratio=1, overflow="fold")
+    if item.first_text or item.second_text:
+        same = item.first_text == item.second_text
+        texts = [item.first_text, "(the same text)" if same else item.second_text]
+        table.add_row(*(Text(style.show(text or "(not kept)", ARGUMENT_MAX).plain, style="dim") for text in texts))
+    table.add_row(
+        *(style.show(said or "(nothing)", ARGUMENT_MAX) for said in (item.first_argument, item.second_argument))
+    )
+    return table
 
 
 def _front(front: PanelFront, style: TableStyle, unit: str) -> Iterator[RenderableType]:

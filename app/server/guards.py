@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import nullcontext
 from ipaddress import ip_address
 from typing import Any
@@ -20,6 +20,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Message
@@ -113,12 +114,22 @@ def needs(
     return Depends(Needs(*scopes, body_bytes=body_bytes, body_s=body_s, rate=rate))
 
 
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    """Yield the names of a route's query parameters, those that a model gathers one by one."""
+    for field in dependant.query_params:
+        kind = field.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from kind.model_fields
+        else:
+            yield field.alias
+
+
 class Guarded(APIRoute):
     """A route behind its guard."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, requirements = super().get_route_handler(), needs_of(self.dependant)
-        parameters = {field.alias for field in self.dependant.query_params}
+        parameters = set(_query_names(self.dependant))
 
         async def guarded(request: Request) -> Response:
             request.state.claims = (

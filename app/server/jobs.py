@@ -1,7 +1,7 @@
-"""The routes of jobs: `/jobs`, `/jobs/{job}/events` and `/uploads`.
+"""The routes of jobs: `/jobs`, `/jobs/check`, `/jobs/{job}/events`, `/rubrics`, `/job.schema.json` and `/uploads`.
 
-Jobs are submitted, listed, shown, cancelled, resumed and deleted; a job's progress is sent as events as it happens; and
-files of items are stored, which jobs may name.
+Jobs are checked, submitted, listed, shown, cancelled, resumed and deleted; a job's progress is sent as events as it
+happens; and files of items are stored, which jobs may name.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
+import orjson
 from fastapi import Header, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
 from starlette.concurrency import run_in_threadpool
 
 from dicast.app.access.scopes import Claims, Scope
 from dicast.app.datasets.tables import ENDINGS
 from dicast.app.domain.item import ItemSource
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.quote import Quote
 from dicast.app.domain.refusals import JobRefused, validated
-from dicast.app.domain.text import MAX_JOB_ID_LENGTH
+from dicast.app.domain.text import MAX_JOB_ID_LENGTH, Strict
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.operator import jobs as operations
 from dicast.app.operator import waiting
+from dicast.app.operator.prompts import first_unit
+from dicast.app.operator.quotes import QUOTED_UNITS, quote_of, with_quote
 from dicast.app.server.bounds import check_labels, check_pools, may_see
 from dicast.app.server.errors import InvalidRequest, UnsupportedMediaType
 from dicast.app.server.events import Stream, StreamEvent, event_id
 from dicast.app.server.guards import guarded_router, needs
 from dicast.app.server.parts import KEY_CHARS, GivenParts, Parts
 from dicast.app.submission import job_file
+from dicast.app.submission.libraries import names as library_names
 from dicast.app.submission.libraries import with_calibration, with_rubrics
+from dicast.app.submission.submit import Prepared
 from dicast.config.pools import UnknownPool
 
 router = guarded_router("jobs")
@@ -41,6 +47,7 @@ SCANNED_MAX = 2000
 
 Submitter = Annotated[Claims, needs(Scope.JOB_SUBMIT)]
 Reader = Annotated[Claims, needs(Scope.JOB_READ)]
+JobId = Annotated[str, StringConstraints(max_length=MAX_JOB_ID_LENGTH, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 JobName = Annotated[
     str,
     Path(alias="job", max_length=MAX_JOB_ID_LENGTH, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its id"),
@@ -72,6 +79,7 @@ class JobView(BaseModel):
     why: str | None = Field(default=None, description="why it was cancelled, if not by a user")
     waits_for: str | None = Field(default=None, description="why it stands still")
     answered: str | None = Field(default=None, description="what is known of its question, once it is")
+    money: str = Field(default="", description="spent, reserved, and its cap, in words; '' of models without a price")
 
 
 class JobPage(BaseModel):
@@ -102,26 +110,107 @@ async def submit(
 
     With an `Idempotency-Key`, the same request again within a day gives the same job and the same answer.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("application/json", "application/yaml"):
-        raise UnsupportedMediaType(f"a job comes as application/json or application/yaml, got {kind[:60]!r}")
+    kind = _kind(request)
     body = await request.body()
     submitted = await run_in_threadpool(_submit, parts, claims, body, kind, idempotency_key)
     response.headers["Location"] = f"/jobs/{submitted.id}"
     return submitted
 
 
+class FirstCall(BaseModel):
+    """What the first call of a job sends; `nonce` in it will be another one. `schema` is the one that answers must
+    have, where the provider enforces it."""
+
+    item: str
+    judge: str
+    dimensions: list[str]
+    system: str
+    user: str
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
+
+
+class CheckedJob(BaseModel):
+    """A job that would be accepted: what it would take if no call is repeated, and what its first judge is sent.
+    `items` are those that are judged, with the `variants` of probes among them; `cost` says in words what it will cost,
+    and by what that was estimated, "" where no model has a price."""
+
+    project: str
+    items: int
+    variants: int
+    judges: int
+    dimensions: int
+    replicates: int
+    units: int
+    calls: int
+    text_bytes: int
+    warnings: list[str]
+    cost: str
+    first_call: FirstCall
+
+
+@router.post("/jobs/check", openapi_extra=_DOCUMENT)
+async def check(
+    request: Request,
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=job_file.MAX_BYTES)],
+) -> CheckedJob:
+    """Check a job as `POST /jobs` does, and submit nothing."""
+    kind, body = _kind(request), await request.body()
+    return await run_in_threadpool(_checked, parts, claims, body, kind)
+
+
+def _checked(parts: Parts, claims: Claims, body: bytes, kind: str) -> CheckedJob:
+    ready = _prepared(parts, claims, body, kind)
+    job, first = ready.job, first_unit(parts.dicast, ready)
+    quote = quote_of(parts.dicast, ready, most_looked_up=QUOTED_UNITS)
+    money = quote.money_sentence()
+    return CheckedJob(
+        project=job.project, items=ready.items, variants=ready.variants, judges=len(job.agents),
+        dimensions=len(job.dimensions), replicates=job.replicates, units=ready.units, calls=ready.calls,
+        text_bytes=ready.text_bytes, warnings=list(ready.warnings),
+        cost=f"{money}, {quote.source_sentence()}" if money else "",
+        first_call=FirstCall(
+            item=first.item, judge=first.agent, dimensions=first.dimensions, system=first.prompt.system,
+            user=first.prompt.user, schema=first.prompt.schema,
+        ),
+    )  # fmt: skip
+
+
+class RubricView(BaseModel):
+    """A rubric of the library, which a job names in `dimensions`. `levels` say what each score means."""
+
+    name: str
+    title: str
+    instructions: str
+    scale_min: int
+    scale_max: int
+    levels: dict[int, str]
+
+
+@router.get("/rubrics")
+def rubrics(_: Annotated[Claims, needs(Scope.JOB_READ, Scope.JOB_SUBMIT)]) -> list[RubricView]:
+    """List the rubrics that come with Dicast."""
+    return [
+        RubricView(
+            name=name, title=rubric.name or rubric.id, instructions=rubric.instructions, scale_min=rubric.scale.min,
+            scale_max=rubric.scale.max, levels=rubric.levels,
+        )
+        for name, rubric in ((name, job_file.load_rubric(name)) for name in library_names())
+    ]  # fmt: skip
+
+
+@router.get("/job.schema.json", response_class=Response, responses={200: {"content": {"application/json": {}}}})
+def schema(_: Annotated[Claims, needs()]) -> Response:
+    """Serve the JSON Schema of a job's file, as `dicast schema` prints it."""
+    return Response(orjson.dumps(job_file.file_schema()), media_type="application/json")
+
+
 def _submit(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | None) -> SubmittedJob:
     digest = hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
     if key is not None and (earlier := parts.keys.find_answer(claims.subject, key, digest)) is not None:
         return SubmittedJob.model_validate(earlier)
-    document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), expected=job_file.JOB)
-    document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
-    job = _permitted(parts, claims, validated(document))
-    try:
-        ready = parts.dicast.prepared(job, image_files=False)
-    except UnknownPool as unknown:
-        raise JobRefused(str(unknown)) from None
+    ready = _prepared(parts, claims, body, kind)
+    ready = with_quote(parts.dicast, ready)
     if key is not None:  # only now, since a refused job must not occupy a key
         job_id = parts.keys.hold(claims.subject, key, digest, ready.id)
         ready = replace(ready, job=ready.job.model_copy(update={"id": job_id}))
@@ -134,6 +223,42 @@ def _submit(parts: Parts, claims: Claims, body: bytes, kind: str, key: str | Non
     outcome = "done" if is_new else "nothing to do"
     parts.record(claims, "job.submit", ready.id, outcome, {"units": ready.units})
     return submitted
+
+
+@router.post("/jobs/quote", openapi_extra=_DOCUMENT)
+async def quote(
+    request: Request,
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_SUBMIT, body_bytes=job_file.MAX_BYTES)],
+) -> Quote:
+    """Tell what a job will take, before it is submitted: calls, tokens, money and minutes. Nothing is called or
+    stored."""
+    kind = _kind(request)
+    body = await request.body()
+    return await run_in_threadpool(_quote, parts, claims, body, kind)
+
+
+def _quote(parts: Parts, claims: Claims, body: bytes, kind: str) -> Quote:
+    return quote_of(parts.dicast, _prepared(parts, claims, body, kind), most_looked_up=QUOTED_UNITS)
+
+
+def _kind(request: Request) -> str:
+    """Return the media type of a job in a request. Raises `UnsupportedMediaType`."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "application/yaml"):
+        raise UnsupportedMediaType(f"a job comes as application/json or application/yaml, got {kind[:60]!r}")
+    return kind
+
+
+def _prepared(parts: Parts, claims: Claims, body: bytes, kind: str) -> Prepared:
+    """Return the job in a body, checked, with its files among the uploads."""
+    document = job_file.read_mapping(body, yaml=kind.endswith("yaml"), expected=job_file.JOB)
+    document = with_calibration(with_rubrics(document, None, job_file.read_document), None, job_file.read_document)
+    job = _permitted(parts, claims, validated(document))
+    try:
+        return parts.dicast.prepared(job, image_files=False)
+    except UnknownPool as unknown:
+        raise JobRefused(str(unknown)) from None
 
 
 def _permitted(parts: Parts, claims: Claims, job: EvaluationJob) -> EvaluationJob:
@@ -198,12 +323,22 @@ def cancel_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
     return _view(parts.dicast.ledger.status(job))
 
 
+class Resumption(Strict):
+    """Other caps from now on, of those that the job has."""
+
+    max_cost: str | None = Field(default=None, max_length=40, description="a text: what its calls may cost")
+    max_tokens: int | None = Field(default=None, ge=1, le=10**15)
+    max_calls: int | None = Field(default=None, ge=1, le=10**12)
+
+
 @router.post("/jobs/{job}/resume", status_code=202)
-def resume_job(parts: GivenParts, claims: Submitter, job: JobName) -> JobView:
-    """Judge the units of an ended job that have no score again. A job whose units all have scores stays as it is."""
+def resume_job(parts: GivenParts, claims: Submitter, job: JobName, caps: Resumption | None = None) -> JobView:
+    """Judge the units of an ended job that have no score again, with other caps if the body has some. A job whose units
+    all have scores stays as it is."""
     _check_own(parts, claims, job)
-    resumed = operations.resume(parts.dicast, job)
-    parts.record(claims, "job.resume", job, "done" if resumed else "nothing to do")
+    new_caps = caps.model_dump(exclude_none=True) if caps is not None else {}
+    resumed = operations.resume(parts.dicast, job, **new_caps)
+    parts.record(claims, "job.resume", job, "done" if resumed else "nothing to do", new_caps)
     return _view(parts.dicast.ledger.status(job))
 
 

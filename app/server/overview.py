@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Request
+from fastapi import Query, Request
 from kombu.exceptions import OperationalError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -25,11 +25,20 @@ from starlette.responses import JSONResponse, Response
 
 from dicast import config
 from dicast.app.access.scopes import Claims, Scope
-from dicast.app.cluster.metrics import node_metrics, pool_demand_metrics, pool_metrics
+from dicast.app.cluster.metrics import node_metrics, pool_demand_metrics, pool_metrics, purse_metrics
 from dicast.app.cluster.snapshot import read_shared
 from dicast.app.cluster.view import installed_version
+from dicast.app.operator.spending import (
+    BudgetStanding,
+    Spend,
+    WrongSpendKey,
+    budget_standings,
+    spend_keys,
+    spend_lines,
+    summed,
+)
 from dicast.app.server.bounds import may_see, sees_pool, visible_state
-from dicast.app.server.errors import PathNotFound
+from dicast.app.server.errors import InvalidRequest, PathNotFound
 from dicast.app.server.guards import guarded_router, needs
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.server.problems import AGAIN, problem
@@ -97,6 +106,34 @@ def status(parts: GivenParts, claims: Looker) -> Status:
     )  # fmt: skip
 
 
+class SpendView(BaseModel):
+    """What calls have cost, and where budgets stand."""
+
+    spend: list[Spend]
+    budgets: list[BudgetStanding]
+
+
+@router.get("/spend")
+def spend(
+    parts: GivenParts,
+    claims: Annotated[Claims, needs(Scope.JOB_READ)],
+    by: Annotated[str, Query(max_length=100, description="of project, job, judge, pool, model, day, joined by commas")]
+    = "project,pool,model",
+    since: Annotated[str, Query(pattern=r"^(\d{4}-\d\d-\d\d)?$", description="from this day on, of UTC")] = "",
+) -> SpendView:  # fmt: skip
+    """Tell what calls have cost, of the jobs in the store and of earlier ones whose results are here, and where budgets
+    stand. A token for some pools gets jobs that use no others, and the budgets of its pools."""
+    try:
+        keys = spend_keys(by)
+    except WrongSpendKey as error:
+        raise InvalidRequest(f"query.by: {error}") from None
+    standings = budget_standings(parts.dicast)
+    lines = (line for line in spend_lines(parts.dicast, since) if may_see(claims, line.pools))
+    if claims.pools is not None:
+        standings = [budget for budget in standings if budget.kind == "pool" and sees_pool(claims, budget.name)]
+    return SpendView(spend=summed(lines, keys), budgets=standings)
+
+
 @router.get(
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
@@ -125,6 +162,10 @@ class _BoundMetrics(Collector):
         yield from pool_metrics(shared.pools)
         yield from node_metrics(shared.nodes)
         yield from pool_demand_metrics(demand, [p for p in demand.wanted_workers.by_pool if sees_pool(self._claims, p)])
+        visible_purses = [
+            purse for purse in demand.purses if purse.kind == "pool" and sees_pool(self._claims, purse.name)
+        ]
+        yield from purse_metrics(visible_purses)
 
 
 @router.get(

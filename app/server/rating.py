@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from dicast.app.domain.judge_statistics import DimensionStatistics
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import MAX_ID_LENGTH, Id
 from dicast.app.operator.rating import added_ratings, draw_queue, forget_ratings, queue_of_file
-from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, NothingToRate, Queue
+from dicast.app.reports.blind import RATINGS_FILE, BlindRatings, Note, NothingToRate, Queue, QueuedItem, RatingRefused
 from dicast.app.reports.finishing import keep_ratings
 from dicast.app.reports.stored_items import RatingsChange
 from dicast.app.server.errors import RatingNotDone
@@ -27,6 +27,7 @@ from dicast.app.server.results import JSONL, place_of
 router = guarded_router("rating")
 
 RATER_CHARS = 60
+NOTE_CHARS = 2000
 NOT_KEPT = "the ratings are not in the report"
 COMPARED_MAX = 300
 """The most items that are shown beside the judges' scores, those with the largest differences first."""
@@ -44,6 +45,7 @@ class Sampling(BaseModel):
 
     size: int = Field(default=50, ge=1, le=2000)
     seed: int = Field(default=1, ge=0, le=2**32)
+    disputed: bool = Field(default=False, description="draw more of what the judges disagree on")
     path: str | None = Field(default=None, max_length=400, description="`path` of an upload; then nothing is drawn")
 
 
@@ -58,6 +60,25 @@ class GivenRating(BaseModel):
     score: int | None
 
 
+class GivenNote(BaseModel):
+    """What a rater says beside a score: that none can be given, or a text; neither takes both back."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rater: RaterName
+    item_id: Id
+    dimension: Id
+    cannot_say: bool = False
+    note: str = Field(default="", max_length=NOTE_CHARS)
+
+
+class NoteView(BaseModel):
+    """What a rater has said of an item in a dimension beside a score."""
+
+    cannot_say: bool
+    note: str
+
+
 class Finishing(BaseModel):
     """The rater who is done."""
 
@@ -67,20 +88,23 @@ class Finishing(BaseModel):
 
 
 class RaterView(BaseModel):
-    """One rater, and how many ratings there are."""
+    """One rater, how many ratings there are, and how many questions the rater could not answer."""
 
     name: str
     ratings: int
+    cannot_say: int
     finished: bool
 
 
 class RatingView(BaseModel):
-    """What a rater has to rate: `items` in this rater's own order, and `given` ratings, item -> dimension -> score."""
+    """What a rater has to rate: `items` in this rater's own order, under codes that tell nothing of them, and what was
+    `given` and `noted`, by item and dimension."""
 
     job: str
     dimensions: list[dict[str, JsonValue]]
     items: list[str]
     given: dict[str, dict[str, int]]
+    noted: dict[str, dict[str, NoteView]]
     finished: bool
     raters: list[RaterView]
 
@@ -129,7 +153,9 @@ def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sa
     if sampling.path is not None:
         queue = queue_of_file(parts.dicast, report, parts.uploads.find(sampling.path))
     else:
-        queue = draw_queue(parts.dicast, report, folder, sampling.size, sampling.seed)
+        queue = draw_queue(
+            parts.dicast, report, folder, sampling.size, sampling.seed, disputed=sampling.disputed
+        )  # fmt: skip
     blind = BlindRatings(folder)
     blind.open_queue(queue)
     parts.record(claims, "rating.open", job, details={"items": len(queue.items)})
@@ -145,16 +171,14 @@ def show_rating(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuer
 @router.get("/jobs/{job}/rating/item")
 def show_item(parts: GivenParts, claims: Rater, job: JobName, rater: RaterQuery, id: ItemQuery) -> ItemToRate:
     """Show the texts of a sampled item, as this rater should see them."""
-    queue = BlindRatings(place_of(parts, claims, job)[1]).queue()
-    for item in queue.items:
-        if item.id == id:
-            sides = (
-                {"text_a": item.texts["text_b"], "text_b": item.texts["text_a"]}
-                if queue.is_swapped(item, rater)
-                else {}
-            )
-            return ItemToRate(id=item.id, texts={**item.texts, **sides})
-    raise NothingToRate("the item is not in the sample")
+    blind = BlindRatings(place_of(parts, claims, job)[1])
+    queue = blind.queue()
+    item = blind.codes(queue, rater).get(id)
+    if item is None:
+        raise NothingToRate("the item is not in the sample")
+    is_swapped = queue.is_swapped(item, rater)
+    sides = {"text_a": item.texts["text_b"], "text_b": item.texts["text_a"]} if is_swapped else {}
+    return ItemToRate(id=id, texts={**item.texts, **sides})
 
 
 @router.post("/jobs/{job}/rating/scores")
@@ -163,11 +187,30 @@ def rate(parts: GivenParts, claims: Rater, job: JobName, rating: GivenRating) ->
     sides as this rater sees them; it is stored for the item's own A and B."""
     blind = BlindRatings(place_of(parts, claims, job)[1])
     score, queue = rating.score, blind.queue()
-    if score is not None and rating.item_id in _turned(queue, rating.rater):
+    item = _require_item(blind, queue, rating.rater, rating.item_id)
+    if score is not None and queue.is_swapped(item, rating.rater):
         score = -score
-    blind.rate(rating.item_id, rating.dimension, rating.rater, score)
+    blind.rate(item.id, rating.dimension, rating.rater, score)
     parts.audit.count(claims.subject, "rating.scores", job)
     return rating
+
+
+@router.post("/jobs/{job}/rating/notes")
+def note(parts: GivenParts, claims: Rater, job: JobName, given: GivenNote) -> GivenNote:
+    """Say of an item in a dimension that it cannot be rated, or something else; it is on disk when this is answered."""
+    blind = BlindRatings(place_of(parts, claims, job)[1])
+    item = _require_item(blind, blind.queue(), given.rater, given.item_id)
+    blind.note(item.id, given.dimension, given.rater, Note(given.cannot_say, given.note.strip()))
+    parts.audit.count(claims.subject, "rating.notes", job)
+    return given
+
+
+def _require_item(blind: BlindRatings, queue: Queue, rater: str, code: str) -> QueuedItem:
+    """Return the item that this rater knows under a code. Raises `RatingRefused`."""
+    item = blind.codes(queue, rater).get(code)
+    if item is None:
+        raise RatingRefused(f"item_id: {code[:200]!r} is not in the sample")
+    return item
 
 
 @router.post("/jobs/{job}/rating/finish")
@@ -233,29 +276,30 @@ def ratings_file(parts: GivenParts, claims: Reader, job: JobName) -> Response:
 
 
 def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
-    queue, ratings, done = blind.queue(), blind.ratings(), blind.finished()
-    turned = _turned(queue, rater)
+    queue, ratings, notes, done = blind.queue(), blind.ratings(), blind.notes(), blind.finished()
+    codes = blind.codes(queue, rater)
+    code_of = {item.id: code for code, item in codes.items()}
     scores: dict[str, dict[str, int]] = {}
-    counts: dict[str, int] = {}
-    for (item, dimension, name), score in ratings.items():
-        counts[name] = counts.get(name, 0) + 1
+    counts, open_questions = Counter[str](), Counter[str]()
+    for (id, dimension, name), score in ratings.items():
+        counts[name] += 1
         if name == rater:
-            scores.setdefault(item, {})[dimension] = -score if item in turned else score
+            code = code_of[id]
+            is_swapped = queue.is_swapped(codes[code], rater)
+            scores.setdefault(code, {})[dimension] = -score if is_swapped else score
+    noted: dict[str, dict[str, NoteView]] = {}
+    for (id, dimension, name), note in notes.items():
+        open_questions[name] += note.cannot_say and (id, dimension, name) not in ratings
+        if name == rater and id in code_of:
+            noted.setdefault(code_of[id], {})[dimension] = NoteView(cannot_say=note.cannot_say, note=note.text)
+    names = sorted(counts.keys() | {name for name, count in open_questions.items() if count})
     return RatingView(
-        job=job, dimensions=queue.dimensions, given=scores, finished=rater in done,
-        items=sorted((item.id for item in queue.items), key=lambda id: _drawn(rater, id)),
-        raters=[RaterView(name=name, ratings=count, finished=name in done) for name, count in sorted(counts.items())],
+        job=job, dimensions=queue.dimensions, given=scores, noted=noted, finished=rater in done, items=list(codes),
+        raters=[
+            RaterView(name=name, ratings=counts[name], cannot_say=open_questions[name], finished=name in done)
+            for name in names
+        ],
     )  # fmt: skip
-
-
-def _turned(queue: Queue, rater: str) -> set[str]:
-    """Return the pairs whose sides this rater sees swapped; the sign of a preference is reversed then."""
-    return {item.id for item in queue.items if queue.is_swapped(item, rater)}
-
-
-def _drawn(rater: str, item: str) -> bytes:
-    """Return the sort key of an item: each rater has an order of their own, the same at each visit."""
-    return hashlib.blake2b(f"{rater}\0{item}".encode(), digest_size=8).digest()
 
 
 def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:

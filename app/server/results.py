@@ -1,4 +1,5 @@
-"""The routes of a finished job's results: `/jobs/{job}/report`, `opinions`, `errors`, and `items` for people.
+"""The routes of a finished job's results: `/jobs/{job}/report`, `opinions`, `errors`, `compare`, and `items` for
+people.
 
 Files are read only from this server's own results folder, whatever folder a report names. `/jobs/{job}/items`, `item`,
 `text` and `scores` give the results in pages that a person can look through.
@@ -7,32 +8,40 @@ Files are read only from this server's own results folder, whatever folder a rep
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
 import orjson
 from fastapi import Query, Request
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from dicast.app.access.scopes import Claims
+from dicast.app.domain.item import Rating
+from dicast.app.domain.judge_statistics import RunsCompared
 from dicast.app.domain.opinion import EvaluationError, Opinion
 from dicast.app.domain.report import Report
 from dicast.app.domain.text import MAX_ID_LENGTH
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.operator.jobs import JobNotEnded
-from dicast.app.operator.rating import text_of
-from dicast.app.reports.browse import ItemQuery, JudgeScores, Sort
+from dicast.app.operator.prompts import NoPrompt, prompt_of
+from dicast.app.operator.rating import NoTexts, items_of, text_of
+from dicast.app.reports.blind import BlindRatings
+from dicast.app.reports.browse import FacetValue, ItemQuery, JudgeScores, Sort
 from dicast.app.reports.collecting import ResultsAway
 from dicast.app.reports.files import NoResults, newest_errors, read_report
 from dicast.app.reports.folders import job_folder
+from dicast.app.reports.statistics import compare_jobs
+from dicast.app.reports.stored_items import RATINGS, read_ratings
 from dicast.app.server.errors import InvalidRequest
 from dicast.app.server.guards import guarded_router
-from dicast.app.server.jobs import JobName, Reader, read_job
+from dicast.app.server.jobs import JobId, JobName, Reader, read_job
 from dicast.app.server.parts import GivenParts, Parts
 
 router = guarded_router("results")
@@ -85,6 +94,15 @@ def report(parts: GivenParts, claims: Reader, job: JobName) -> Report:
         "opinions_jsonl": f"{at}/opinions?format=jsonl", "opinions_parquet": f"{at}/opinions?format=parquet",
     }  # fmt: skip
     return stored.model_copy(update={"files": stored.files.model_copy(update=files)})
+
+
+@router.get("/jobs/{job}/report.html", response_class=Response, responses={200: {"content": {"text/html": _WHOLE}}})
+def html_report(parts: GivenParts, claims: Reader, job: JobName) -> Response:
+    """Serve the report as the one HTML file that lies beside the results, to be saved and sent around. A browser does
+    not show it here: it is foreign text with a style of its own."""
+    _, folder = place_of(parts, claims, job)
+    path = own_file(folder, "report.html")
+    return FileResponse(path, media_type="text/html", filename=f"{job}.html")
 
 
 @router.get(
@@ -231,16 +249,21 @@ ItemId = Annotated[str, Query(alias="id", min_length=1, max_length=MAX_ID_LENGTH
 
 
 class ItemScoreView(BaseModel):
-    """An item in one dimension: its judges' mean, the standard deviation between them, and the number of scores."""
+    """An item in one dimension: its judges' mean, the standard deviation between them, and the number of scores; the
+    mean score of each judge, and the score of each person who has rated it."""
 
     mean: float | None
     spread: float | None
     n: int
+    judges: dict[str, float] = {}
+    people: dict[str, float] = {}
 
 
 class ItemView(BaseModel):
     """An item of a finished job. `overall` is its weighted score from 0 to 1; `disagreement` its judges' spread in
-    parts of the scale, the mean over the dimensions; `scores` stand in the order of the report's dimensions."""
+    parts of the scale, the mean over the dimensions; `scores` stand in the order of the report's dimensions. `metadata`
+    are those that the job keeps; `excerpt` is the beginning of its text, null where it was not asked for or is not
+    known here."""
 
     id: str
     place: int
@@ -248,6 +271,8 @@ class ItemView(BaseModel):
     disagreement: float | None
     failed: int
     scores: list[ItemScoreView]
+    metadata: dict[str, str]
+    excerpt: str | None = None
 
 
 class ItemPage(BaseModel):
@@ -255,6 +280,32 @@ class ItemPage(BaseModel):
 
     items: list[ItemView]
     total: int
+
+
+class FacetsView(BaseModel):
+    """What the items of a job can be filtered by: the commonest values of each kept metadata, and how many items have a
+    failed unit or a rating by a person."""
+
+    metadata: dict[str, list[FacetValue]]
+    items: int
+    failed: int
+    rated: int
+
+
+class PointView(BaseModel):
+    """An item in the picture of scores and disagreement: `score` from 0 to 1, `spread` in parts of the scale, and the
+    value of the metadata that was asked for."""
+
+    id: str
+    score: float
+    spread: float
+    group: str | None
+
+
+class PointsView(BaseModel):
+    """The items of a job that have a score of two judges or more; of many, each n-th."""
+
+    points: list[PointView]
 
 
 class JudgeScoresView(BaseModel):
@@ -272,13 +323,44 @@ class ScoresView(BaseModel):
     scores: list[JudgeScoresView]
 
 
+class PersonsRating(BaseModel):
+    """A person's score of the item in one dimension."""
+
+    rater: str
+    dimension: str
+    score: float
+
+
+class PersonsNote(BaseModel):
+    """What a person said of the item in one dimension beside a score."""
+
+    rater: str
+    dimension: str
+    cannot_say: bool
+    note: str
+
+
 class ItemOpinions(BaseModel):
-    """The opinions and errors of one item; `more` says that there are further opinions."""
+    """The opinions and errors of one item, people's ratings of it and what they noted when they rated blind; `more`
+    says that there are further opinions."""
 
     id: str
     opinions: list[dict[str, JsonValue]] = Field(description="the columns of `opinions.parquet`")
     errors: list[EvaluationError]
+    ratings: list[PersonsRating]
+    notes: list[PersonsNote]
     more: bool
+
+
+class PromptView(BaseModel):
+    """What a judge was sent about an item, made anew from the job; the `nonce` in it is another one. `reason` says why
+    it is not known here."""
+
+    system: str | None = None
+    user: str | None = None
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema", description="that answers must have")
+    dimensions: list[str] = []
+    reason: str | None = None
 
 
 class ItemText(BaseModel):
@@ -288,29 +370,123 @@ class ItemText(BaseModel):
     reason: str | None
 
 
+Metadata = Annotated[
+    list[Annotated[str, StringConstraints(max_length=MAX_ID_LENGTH + SEARCH_CHARS)]],
+    Query(max_length=20, description="`name=value` of kept metadata; an item must have all"),
+]
+
+
+class ItemFilter(BaseModel):
+    """What is asked of the list of items."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sort: Sort = "place"
+    descending: bool = False
+    search: str = Field(default="", max_length=SEARCH_CHARS, description="a part of the id")
+    text: str = Field(default="", max_length=SEARCH_CHARS, description="a part of the judged text")
+    argument: str = Field(default="", max_length=SEARCH_CHARS, description="a part of an argument")
+    dimension: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="of `sort`, `least`, `most`")
+    least: float | None = Field(default=None, allow_inf_nan=False)
+    most: float | None = Field(default=None, allow_inf_nan=False)
+    least_spread: float | None = Field(default=None, ge=0, le=1, description="the least disagreement")
+    most_spread: float | None = Field(default=None, ge=0, le=1, description="the largest disagreement")
+    metadata: Metadata = []
+    failed: bool = Field(default=False, description="only those of which a unit has no score")
+    rated: bool = Field(default=False, description="only those that a person has rated")
+    judge: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="hear this one alone")
+    excerpts: bool = Field(default=False, description="with the beginnings of the texts")
+    limit: int = Field(default=50, ge=1, le=200)
+    offset: int = Field(default=0, ge=0, le=100_000_000)
+
+
 @router.get("/jobs/{job}/items")
-def items(
-    parts: GivenParts, claims: Reader, job: JobName,
-    sort: Sort = "place",
-    descending: bool = False,
-    search: Annotated[str, Query(max_length=SEARCH_CHARS, description="a part of the id")] = "",
-    argument: Annotated[str, Query(max_length=SEARCH_CHARS, description="a part of an argument")] = "",
-    dimension: Annotated[str | None, Query(max_length=MAX_ID_LENGTH, description="of `sort`, `least`, `most`")] = None,
-    least: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-    most: Annotated[float | None, Query(allow_inf_nan=False)] = None,
-    failed: Annotated[bool, Query(description="only those of which a unit has no score")] = False,
-    judge: Annotated[str | None, Query(max_length=MAX_ID_LENGTH, description="hear this one alone")] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    offset: Annotated[int, Query(ge=0, le=100_000_000)] = 0,
-) -> ItemPage:  # fmt: skip
-    """List the items of a job that has ended: sorted, filtered and searched."""
+def items(parts: GivenParts, claims: Reader, job: JobName, filter: Annotated[ItemFilter, Query()]) -> ItemPage:
+    """List the items of a job that has ended: sorted, filtered and searched, with each judge's scores and people's."""
     report, folder = place_of(parts, claims, job)
     own_file(folder, report.files.opinions_parquet)
-    wishes = ItemQuery(
-        sort=sort, descending=descending, search=argument or search, within="arguments" if argument else "ids",
-        dimension=dimension, least=least, most=most, failed=failed, judge=judge, limit=limit, offset=offset,
+    browser, ratings = parts.browser, ratings_by_item(folder)
+
+    def texts() -> Iterator[tuple[str, str]]:
+        return ((item.id, item.output) for item in items_of(parts.dicast, job, folder))
+
+    matches = [frozenset(ratings)] if filter.rated else []
+    if filter.text:
+        matches.append(browser.found_in_texts(folder, texts, filter.text))
+    page = browser.items(folder, report, _item_query(filter, matches))
+    view = ItemPage.model_validate(page, from_attributes=True)
+    ids = [item.id for item in view.items]
+    dimensions = {dimension.id: at for at, dimension in enumerate(report.dimensions)}
+    by_id = {item.id: item for item in view.items}
+    for id, dimension, judge, score in browser.mean_scores(folder, ids):
+        by_id[id].scores[dimensions[dimension]].judges[judge] = score
+    for item in view.items:
+        for rating in ratings.get(item.id, ()):
+            item.scores[dimensions[rating.dimension]].people[rating.rater] = rating.score
+    if filter.excerpts:
+        with suppress(NoTexts):
+            for id, excerpt in browser.excerpts(folder, texts, ids).items():
+                by_id[id].excerpt = excerpt
+    return view
+
+
+def _item_query(filter: ItemFilter, matches: Sequence[frozenset[str]]) -> ItemQuery:
+    pairs = [entry.partition("=") for entry in filter.metadata]
+    if any(not sign for _, sign, _ in pairs):
+        raise InvalidRequest("query.metadata: must be name=value")
+    return ItemQuery(
+        sort=filter.sort, descending=filter.descending, search=filter.argument or filter.search,
+        within="arguments" if filter.argument else "ids", dimension=filter.dimension, least=filter.least,
+        most=filter.most,
+        least_spread=filter.least_spread, most_spread=filter.most_spread,
+        metadata={name: value for name, _, value in pairs}, matches=matches, failed=filter.failed, judge=filter.judge,
+        limit=filter.limit, offset=filter.offset,
     )  # fmt: skip
-    return ItemPage.model_validate(parts.browser.items(folder, report, wishes), from_attributes=True)
+
+
+def ratings_by_item(folder: Path) -> Mapping[str, Sequence[Rating]]:
+    """Return the ratings by people that are part of a job's results."""
+    path = folder / RATINGS
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return {}
+    return _ratings_of(folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _ratings_of(folder: Path, *_: int) -> Mapping[str, Sequence[Rating]]:
+    """Return the ratings of a version of the file, which the further arguments identify."""
+    ratings: dict[str, list[Rating]] = {}
+    for rating in read_ratings(folder):
+        ratings.setdefault(rating.item_id, []).append(rating)
+    return ratings
+
+
+@router.get("/jobs/{job}/facets")
+def facets(parts: GivenParts, claims: Reader, job: JobName) -> FacetsView:
+    """Show what the items of a job that has ended can be filtered by."""
+    report, folder = place_of(parts, claims, job)
+    own_file(folder, report.files.opinions_parquet)
+    return FacetsView.model_validate(
+        {**asdict(parts.browser.facets(folder, report)), "rated": len(ratings_by_item(folder))}
+    )
+
+
+@router.get("/jobs/{job}/points")
+def points(
+    parts: GivenParts, claims: Reader, job: JobName,
+    group: Annotated[str | None, Query(max_length=MAX_ID_LENGTH, description="a kept metadata")] = None,
+) -> PointsView:  # fmt: skip
+    """Show score and disagreement of the items of a job that has ended, for a picture."""
+    report, folder = place_of(parts, claims, job)
+    own_file(folder, report.files.opinions_parquet)
+    return PointsView(
+        points=[
+            PointView(id=id, score=score, spread=spread, group=text)
+            for id, score, spread, text in parts.browser.points(folder, report, group)
+        ]
+    )
 
 
 @router.get("/jobs/{job}/scores")
@@ -338,7 +514,18 @@ def item(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemOpi
                     break
                 if (error := EvaluationError.model_validate_json(line)).item_id == id:
                     errors.append(error)
-    return ItemOpinions(id=id, opinions=list(map(_without_row_number, opinions)), errors=errors, more=more)
+    ratings = [
+        PersonsRating(rater=rating.rater, dimension=rating.dimension, score=rating.score)
+        for rating in ratings_by_item(folder).get(id, ())
+    ]
+    notes = [
+        PersonsNote(rater=rater, dimension=dimension, cannot_say=note.cannot_say, note=note.text)
+        for (noted, dimension, rater), note in BlindRatings(folder).notes().items()
+        if noted == id
+    ]
+    return ItemOpinions(
+        id=id, opinions=list(map(_without_row_number, opinions)), errors=errors, ratings=ratings, notes=notes, more=more
+    )
 
 
 @router.get("/jobs/{job}/text")
@@ -349,6 +536,46 @@ def text(parts: GivenParts, claims: Reader, job: JobName, id: ItemId) -> ItemTex
     return ItemText(
         item=None if original is None else original.model_dump(mode="json", exclude_defaults=True), reason=reason
     )
+
+
+@router.get("/jobs/{job}/prompt")
+def prompt(
+    parts: GivenParts, claims: Reader, job: JobName, id: ItemId,
+    judge: Annotated[str, Query(max_length=MAX_ID_LENGTH)], dimension: Annotated[str, Query(max_length=MAX_ID_LENGTH)],
+) -> PromptView:  # fmt: skip
+    """Show what a judge was sent about an item and a dimension, as far as that is known here."""
+    _, folder = place_of(parts, claims, job)
+    original, reason = text_of(parts.dicast, job, folder, id)
+    if original is None:
+        return PromptView(reason=reason)
+    try:
+        sent = prompt_of(parts.dicast, job, original, judge, dimension)
+    except NoPrompt as error:
+        return PromptView(reason=str(error))
+    return PromptView(
+        system=sent.prompt.system, user=sent.prompt.user, schema=sent.prompt.schema, dimensions=sent.dimensions
+    )
+
+
+COMPARED_MAX = 600_000
+"""The most units of two runs that a server compares: `dicast compare` compares any number, in a process of its own."""
+
+
+@router.get("/jobs/{job}/compare")
+def compare(
+    parts: GivenParts, claims: Reader, job: JobName,
+    other: Annotated[JobId, Query(alias="from", description="the earlier job")],
+    most: Annotated[int, Query(ge=0, le=100, description="how many of the items that moved most")] = 20,
+    force: Annotated[bool, Query(description="also where a rubric or scale differs")] = False,
+) -> RunsCompared:  # fmt: skip
+    """Compare a job that has ended with an earlier one over the same items: how far systems, all items and judges
+    moved, and the items that moved most with what was judged and said in each."""
+    (first, before), (second, after) = place_of(parts, claims, other), place_of(parts, claims, job)
+    if first.units + second.units > COMPARED_MAX:
+        raise InvalidRequest(f"these jobs have more than {COMPARED_MAX:,} units; `dicast compare` compares them")
+    for report, folder in ((first, before), (second, after)):
+        own_file(folder, report.files.opinions_parquet)
+    return compare_jobs((before, first), (after, second), most=most, force=force)
 
 
 def _without_row_number(opinion: dict[str, Any]) -> dict[str, JsonValue]:

@@ -23,10 +23,18 @@ from yaml.composer import Composer
 
 from dicast.app.datasets.tables import located
 from dicast.app.domain.calibration import Calibration
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import SHORT, Dimension
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.text import printable
 from dicast.app.submission.images import with_images
-from dicast.app.submission.libraries import calibration_in, rubric, with_calibration, with_rubrics, with_template
+from dicast.app.submission.libraries import (
+    calibration_in,
+    names,
+    rubric,
+    with_calibration,
+    with_rubrics,
+    with_template,
+)
 from dicast.config.settings import nearest_file
 from dicast.errors import DicastError
 
@@ -112,6 +120,43 @@ def check_bounds(document: Mapping[str, Any]) -> None:
         if not level:
             return
     raise JobFileError(f"nested deeper than {MAX_DEPTH}")
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a job's file, for editors: the schema of `EvaluationJob` with the short forms in which
+    people may write its parts. Whether a job is accepted is decided by `EvaluationJob` alone."""
+    schema = EvaluationJob.model_json_schema()
+    fields, defined = schema["properties"], schema["$defs"]
+    text: dict[str, Any] = {"type": "string"}
+    rubric_name = {
+        **text,
+        "examples": names(),
+        "description": "a rubric of the library, or a file's path",
+    }
+    changed_rubric = {"type": "object", "properties": {"rubric": rubric_name}, "required": ["rubric"]}
+    dimension = {"anyOf": [{"$ref": "#/$defs/Dimension"}, rubric_name, changed_rubric]}
+    dimensions = fields["dimensions"]
+    fields["dimensions"] = {"anyOf": [{**dimensions, "items": dimension}, rubric_name]}
+    fields["items"]["anyOf"][0]["items"] = {"anyOf": [{"$ref": "#/$defs/Item"}, text]}
+    for name in ("items", "ratings"):
+        fields[name]["anyOf"].append({**text, "description": "the path of a file"})
+    from_file = {"type": "object", "properties": {"file": text, "on_mismatch": {"enum": ["refuse", "warn"]}}}
+    fields["calibration"]["anyOf"] += [text, {**from_file, "required": ["file"], "additionalProperties": False}]
+    fields["probes"]["items"] = {"anyOf": [{"enum": list(fields["probes"]["items"]["discriminator"]["mapping"])},
+                                           fields["probes"]["items"]]}  # fmt: skip
+    names_of_rules = {"enum": defined["PanelRule"]["properties"]["combine"]["enum"]}
+    for table in (fields, defined["Dimension"]["properties"]):
+        table["panel"]["anyOf"].append(names_of_rules)
+    defined["PanelRule"]["properties"]["escalate"]["anyOf"].append({"type": "boolean"})
+    described = defined["Dimension"]["properties"]
+    described["scale"] = {"anyOf": [{"$ref": "#/$defs/Scale"}, {"enum": list(SHORT)}]}
+    level = {"type": "object", "properties": {"means": text, "examples": {"type": "array", "items": text}}}
+    described["levels"]["additionalProperties"] = {"anyOf": [text, level]}
+    defined["QualityGate"]["properties"]["max_errors"]["anyOf"].append({**text, "pattern": "%\\s*$"})
+    defined["Turn"]["properties"]["content"]["anyOf"].append({"type": "array"})
+    for images in (defined["Turn"]["properties"]["images"], defined["Item"]["properties"]["images"]):
+        images["anyOf"][0]["items"] = {"anyOf": [{"$ref": "#/$defs/Image"}, text]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A Dicast job"}
 
 
 def load_rubric(name: str) -> Dimension:

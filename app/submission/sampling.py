@@ -37,12 +37,15 @@ class NoSample(DicastError, ValueError):
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
     """The number of items to draw, and the method: uniformly; from each value of the metadata `strata` its share; or
-    with probabilities that grow with how much the judges of a finished job (its folder and report) `disagreed`. The
-    same `seed` draws the same items."""
+    with probabilities that grow with how much the judges of a finished job (its folder and report) `disagreed`; or by
+    Neyman's allocation, from what the judges and raters of a finished job, the `pilot`, say, and from what an item
+    costs (the metadata `cost`, a number above 0). The same `seed` draws the same items."""
 
     size: int
     strata: str | None = None
     disagreed: tuple[Path, Report] | None = None
+    pilot: tuple[Path, Report] | None = None
+    cost: str | None = None
     raters: Sequence[str] = ()
     seed: int = 1
 
@@ -62,8 +65,8 @@ def write_sample(job: EvaluationJob, options: SampleOptions, out: Path) -> int:
         raise NoLibraries(MISSING) from error
     names = [dimension.id for dimension in job.dimensions]
     chosen = set(sample.chosen.tolist())
-    chosen_items = {at: item for at, item in enumerate(_items(job)) if at in chosen}
-    even = options.strata is None and options.disagreed is None
+    chosen_items = {at: item for at, item in enumerate(job_items(job)) if at in chosen}
+    even = options.strata is None and options.disagreed is None and options.pilot is None
     rows = [
         _row(chosen_items[at], rater, names, None if even else float(sample.probabilities[at]))
         for rater in options.raters or (NOBODY_NAMED,)
@@ -74,19 +77,27 @@ def write_sample(job: EvaluationJob, options: SampleOptions, out: Path) -> int:
 
 
 def _draw(job: EvaluationJob, options: SampleOptions, rng: Any) -> tuple[Sample, int]:
-    from dicast.app.analysis.sampling import draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415
+
+    from dicast.app.analysis.sampling import draw_allocated, draw_sample, draw_stratified, draw_weighted  # noqa: PLC0415
 
     try:
+        if options.pilot is not None:
+            ids = [item.id for item in job_items(job)]
+            costs = None
+            if options.cost is not None:
+                costs = np.array([_cost(item, options.cost) for item in job_items(job)])
+            return draw_allocated(_errors(ids, *options.pilot), options.size, rng, costs), len(ids)
         if options.disagreed is not None:
-            ids = [item.id for item in _items(job)]
+            ids = [item.id for item in job_items(job)]
             return draw_weighted(_disagreement(ids, *options.disagreed), options.size, rng), len(ids)
         if options.strata is not None:
-            strata = [_stratum(item, options.strata) for item in _items(job)]
+            strata = [_stratum(item, options.strata) for item in job_items(job)]
             if all(value == NO_VALUE for value in strata):
-                names = sorted({name for item in _items(job) for name in item.metadata})
+                names = sorted({name for item in job_items(job) for name in item.metadata})
                 raise NoSample(f"no item has {options.strata!r} in its metadata{alternatives(options.strata, names)}")
             return draw_stratified(strata, options.size, rng), len(strata)
-        count = sum(1 for _ in _items(job))
+        count = sum(1 for _ in job_items(job))
         return draw_sample(count, options.size, rng), count
     except NoSample:
         raise
@@ -99,7 +110,7 @@ def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
     unknown."""
     import numpy as np  # noqa: PLC0415
 
-    from dicast.app.reports.scores import item_names, load_scores  # noqa: PLC0415
+    from dicast.app.reports.scores import load_scores  # noqa: PLC0415
 
     if len(report.agents) < 2:
         raise NoSample(f"job {report.job_id} has one judge, so there is no disagreement between judges")
@@ -110,16 +121,51 @@ def _disagreement(ids: Sequence[str], folder: Path, report: Report) -> Any:
         spread = np.full(len(judges), np.nan)
         spread[enough] = np.nanstd(judges[enough], axis=1) / (high - low)
         spreads.append(spread)
-    index_of = {name: at for at, name in enumerate(item_names(folder))}
-    places = np.array([index_of.get(name, -1) for name in ids])
     stacked = np.stack(spreads, axis=1)
     present = ~np.isnan(stacked)
     sums, counts = np.where(present, stacked, 0.0).sum(axis=1), present.sum(axis=1)
     of_item = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-    values = np.where(places >= 0, of_item[places], np.nan)
+    values = _by_id(ids, folder, of_item)
     if np.isnan(values).all():
         raise NoSample(f"job {report.job_id} has no item of this one that two judges scored")
     return np.where(np.isnan(values), np.nanmean(values), values)
+
+
+def _by_id(ids: Sequence[str], folder: Path, values: Any) -> Any:
+    """Return the values of a finished job's items for the items with these ids, NaN for items that it does not have."""
+    import numpy as np  # noqa: PLC0415
+
+    from dicast.app.reports.scores import item_names  # noqa: PLC0415
+
+    index_of = {name: at for at, name in enumerate(item_names(folder))}
+    places = np.array([index_of.get(name, -1) for name in ids])
+    return np.where(places >= 0, values[places], np.nan)
+
+
+def _errors(ids: Sequence[str], folder: Path, report: Report) -> Any:
+    """Return how far people are expected to lie from what the judges predict, over all dimensions that have a mean, in
+    units of the dimension's average; the average for items that the pilot does not have."""
+    import numpy as np  # noqa: PLC0415
+
+    from dicast.app.analysis.assess import pilot_errors  # noqa: PLC0415
+    from dicast.app.analysis.scores import with_learned_panels  # noqa: PLC0415
+    from dicast.app.reports.scores import load_scores  # noqa: PLC0415
+
+    job = with_learned_panels(load_scores(folder, report, by=[]))
+    squares = [pilot_errors(job, dimension).each ** 2 for dimension in job.dimensions if not dimension.spec.nominal]
+    if not squares:
+        raise NoSample("labels without an order have no mean, so there is nothing to allocate ratings by")
+    values = _by_id(ids, folder, np.sqrt(np.mean([each / each.mean() for each in squares], axis=0)))
+    if np.isnan(values).all():
+        raise NoSample(f"job {report.job_id} has no item of this one")
+    return np.where(np.isnan(values), np.nanmean(values), values)
+
+
+def _cost(item: Item, name: str) -> float:
+    value = item.metadata.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise NoSample(f"item {item.id!r} has no number above 0 as its {name!r}, which --cost names")
+    return float(value)
 
 
 def _stratum(item: Item, name: str) -> str:
@@ -129,7 +175,8 @@ def _stratum(item: Item, name: str) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _items(job: EvaluationJob) -> Iterator[Item]:
+def job_items(job: EvaluationJob) -> Iterator[Item]:
+    """Yield all items of a job, from its file or as it brings them."""
     if not isinstance(job.items, ItemSource):
         yield from job.items
         return

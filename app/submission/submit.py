@@ -9,15 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import orjson
 
 from dicast.app import datasets
 from dicast.app.domain.arrangement import ExpectedItems, arrangement_of
+from dicast.app.domain.cost import budgets_of, purse_fields
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource, RatingCounts
-from dicast.app.domain.job import Agent, Deployment, EvaluationJob
-from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import Agent, Deployment
+from dicast.app.domain.plan import Lane, Road, lanes
+from dicast.app.domain.price import Place, Price, cap_fields, listed_price, price_from_table
 from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.refusals import JobRefused, validated
 from dicast.app.domain.text import excerpt
@@ -26,7 +31,7 @@ from dicast.app.submission.images import ItemInspector, with_absolute_paths
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
 from dicast.app.submission.libraries import Trials, calibration_warnings, with_calibration, with_rubrics
 from dicast.app.tracing import HEADER, Tracer, current
-from dicast.config.pools import PROVIDERS, Pools, PoolSpec, UnknownPool
+from dicast.config.pools import PROVIDERS, Dialect, Pools, PoolSpec, UnknownPool
 from dicast.config.settings import Settings
 from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
@@ -89,6 +94,8 @@ class Prepared:
     warnings: Sequence[str] = ()
     variants: int = 0
     """The number of items that are variants for probes."""
+    places: Sequence[Sequence[Place]] = ()
+    """Where each agent may be called, with prices, by deployment."""
 
     @property
     def id(self) -> str:
@@ -146,6 +153,7 @@ def prepare(
         job.rounds,
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
         stages_of(job),
+        [_road(job, agent, of_agent) for agent, of_agent in zip(job.agents, specs, strict=True)],
     )
     check_probes(job, plan)
     extra: dict[str, str] = {}
@@ -173,12 +181,54 @@ def prepare(
             job = job.model_copy(update={"ratings": ratings_source})
         ratings, mark = datasets.survey_ratings(job, item_ids)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
-    extra |= _question_fields(job, expected, plan)
+    places = _places(job, specs)
+    _check_budgets(job, places, pools)
+    extra |= _question_fields(job, expected, plan) | _cap_fields(job, places) | purse_fields(job.project, places)
+    extra["places"] = orjson.dumps([[place.as_dict() for place in of_agent] for of_agent in places]).decode()
     job = inspector.annotated(job, specs)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
     return Prepared(
-        job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.base_items
+        job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.base_items, places
     )
+
+
+def _places(job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> list[list[Place]]:
+    """Return where each agent may be called, with prices, by deployment."""
+    return [
+        [Place(spec.name, model, price_of(spec, model)) for spec, model in zip(own, _models(agent, own), strict=True)]
+        for agent, own in zip(job.agents, specs, strict=True)
+    ]
+
+
+def _cap_fields(job: EvaluationJob, places: Sequence[Sequence[Place]]) -> dict[str, str]:
+    """Return the fields of the job's record about its caps. Raises `JobRefused` for a cap in money where the price of a
+    model is not known, or where prices are in two currencies."""
+    if job.max_cost is not None:
+        for place in (place for of_agent in places for place in of_agent):
+            if place.price is None:
+                raise JobRefused(
+                    f"max_cost: nobody has told what model {place.model!r} of pool {place.pool!r} costs; say it in the "
+                    "pools file (price), or install the extra `prices`"
+                )
+        currencies = sorted({place.price.currency for own in places for place in own if place.price is not None})
+        if len(currencies) > 1:
+            raise JobRefused(f"max_cost: its models have prices in {' and '.join(currencies)}; a cap is in one")
+    return cap_fields(job.max_cost, job.max_tokens, job.max_calls)
+
+
+def _check_budgets(job: EvaluationJob, places: Sequence[Sequence[Place]], pools: Pools) -> None:
+    """Raise `JobRefused` for a budget that cannot be kept, since a model has no price, or one in another currency."""
+    for place in (place for of_agent in places for place in of_agent):
+        for budget in budgets_of(pools, job.project, place.pool):
+            if (objection := budget.objection(place)) is not None:
+                raise JobRefused(f"budget: {objection}")
+
+
+def price_of(spec: PoolSpec, model: str) -> Price | None:
+    """Return what a pool's model costs: as the pools file says, or else the extra `prices`; None if neither does."""
+    if (table := spec.price_table(model)) is not None:
+        return price_from_table(table, "pools file")
+    return listed_price(model, spec.provider, spec.base_url) if spec.provider in get_args(Dialect) else None
 
 
 def _survey_items(
@@ -331,6 +381,34 @@ def _pool(pools: Pools, name: str, field: str) -> PoolSpec:
         return pools.get(name)
     except UnknownPool as error:
         raise UnknownPool(f"{field}: {error}") from None
+
+
+def _road(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> Road:
+    """Return how an agent's requests get to their provider: as the job says, or else the agent's pool. Raises
+    `JobRefused` where there is no such road."""
+    road = job.road if job.road is not None else specs[0].road
+    if road == "online":
+        return road
+    if road == "flex":
+        for spec in specs:
+            if not spec.has_flex:
+                raise JobRefused(
+                    f"road: 'flex' is a service of OpenAI's, and pool {spec.name!r} of agent {agent.name!r} has none; "
+                    "say `online`"
+                )
+        return road
+    for spec in specs:
+        if not spec.has_batches:
+            raise JobRefused(
+                f"road: 'batch' goes by a provider's batch API, and pool {spec.name!r} of agent {agent.name!r} has "
+                f"none (provider {spec.provider!r}{', at a base_url' if spec.base_url else ''}); say `online`"
+            )
+    if len(specs) > 1:
+        raise JobRefused(
+            f"road: a batch goes to one pool, and agent {agent.name!r} has {len(specs)} deployments; name one, or say "
+            "`online`"
+        )
+    return road
 
 
 def _models(agent: Agent, specs: Sequence[PoolSpec]) -> list[str]:

@@ -25,8 +25,8 @@ import redis
 from celery.result import denied_join_result
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import Usage
+from dicast.app.domain.panel import Deployment
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
@@ -44,7 +44,7 @@ from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest
-from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.providers.simulated import nonce_of
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.workers.admission.pool_state import PoolCondition
 from dicast.workers.admission.request import HEADER, QUEUE_PREFIX, GatedUnit, Lease
@@ -240,6 +240,7 @@ class _Provider:
 
     structured_output = True
     nonce_in_schema = False
+    caches = False
     _OPINION: ClassVar = {"argument": "It says why, and how. " * 8, "cited_evidence": ["A text"], "score": 7}
 
     async def complete(self, request: ChatRequest) -> ChatReply:

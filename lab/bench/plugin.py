@@ -70,7 +70,7 @@ def _with_plugin(app: Dicast, folder: Path, environ: dict[str, str], tests: int)
 def measure(tests: int) -> dict[str, Any]:
     """Units a second of both, and the share that the plugin leaves."""
     provider = subprocess.Popen(
-        [sys.executable, "-m", "dicast.app.providers.simulated", "--port", "0", "--latency", str(LATENCY_S)],
+        [sys.executable, "-m", "lab.provider", "--port", "0", "--latency", str(LATENCY_S)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert provider.stdout is not None

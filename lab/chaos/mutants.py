@@ -40,6 +40,36 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "what open calls have reserved does not count against a cap",
+        "app/ledger/caps.lua",
+        "{'max_cost', 'reserved_cost', ",
+        "{'max_cost', ",
+    ),
+    Mutant(
+        "a dead worker's reservation flows back",
+        "app/ledger/caps.lua",
+        "redis.call('HINCRBY', job, 'unheard_' .. measure, string.format('%d', sizes[measure]))",
+        "",
+    ),
+    Mutant(
+        "what open calls have reserved does not count against a budget",
+        "app/ledger/purses.lua",
+        "if spent + unknown + purse.reserved + needed > most then",
+        "if spent + unknown + needed > most then",
+    ),
+    Mutant(
+        "a dead worker's reservation flows back into a budget",
+        "app/ledger/caps.lua",
+        "changes[#changes + 1], changes[#changes + 2] = {name, day, 'reserved', -cost}, {name, day, 'unknown', cost}",
+        "changes[#changes + 1] = {name, day, 'reserved', -cost}",
+    ),
+    Mutant(
+        "a call of unknown cost has cost nothing",
+        "app/pipeline/call_facts.py",
+        'counters["unknown"] = counters[f"{book}unknown"] = most.cost(price)',
+        "pass",
+    ),
+    Mutant(
         "a later result overwrites the first",
         "app/ledger/record.lua",
         "  elseif result then\n",
@@ -73,8 +103,8 @@ MUTANTS = (
     Mutant(
         "a claim's fence does not grow",
         "app/ledger/claim.lua",
-        "math.max(u.fence, epoch) + 1, node, now",
-        "math.max(u.fence, epoch), node, now",
+        "local fence = math.max(u.fence, epoch) + 1",
+        "local fence = math.max(u.fence, epoch)",
     ),
     Mutant(
         "nothing is ever quarantined",
@@ -230,7 +260,7 @@ MUTANTS = (
         "if not u then return nothing_waits, true end",
         "if not u then return false, true end",
     ),
-    Mutant("a claim never ends while its node lives", "app/ledger/unit.lua", "now - u.at < claim_ms and ", ""),
+    Mutant("a claim never ends while its node lives", "app/ledger/unit.lua", "now - u.at < claim_ms or", "true or"),
     Mutant(
         "all pools together may have one call more",
         "workers/admission/slots.lua",

@@ -8,10 +8,10 @@ from typing import Any
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import single_prompt
-from dicast.app.providers.simulated import SimulatedConfig
-from dicast.app.providers.simulated.answers import SimulatedJudge
+from dicast.app.providers.simulated import SimulatedJudge
+from lab.provider import SimulatedConfig
 
 MODEL = "simulated-judge"
 _NONCE = "0" * 16

@@ -36,7 +36,8 @@ class Home(StrEnum):
 
 HOMES: Mapping[Home, str] = {
     Home.JOB: """job items staging continuations pages page kept board assignments asking trouble alias assigned taken
-        jobs unfinished bounded watch due outbox""",
+        jobs unfinished bounded watch due outbox purse purses batches batch batch_members batches_over batch_taken
+        batch_limits""",
     Home.POOL: """governor events counters changes exhausted rechecked known_pools overrides leases holders open
         job_limits rates waiting short freed""",
     Home.EVERY: """clock epoch node nodes nodes_heard nodes_silent nodes_registered nodes_gone gone_facts orders notices

@@ -2,10 +2,10 @@
 
 Eight judges without any bias score 1,400 items of seven equally good systems in four dimensions, and three people rate
 300 of them. Every claim that a report could make is false: that a judge or the panel scores above or below people, that
-two systems differ for people or for the panel, that a judge favours length. Counted is in how many reports anything is
-called clear (p below 0.05): with all p-values of the report corrected together, and as earlier versions had it (biases
-not corrected, systems and probes within each dimension). It fails if it is more than 5 % of the reports (with three
-standard errors).
+two systems differ for people or for the panel, that a judge favours length, that it follows people, or is off,
+unequally in systems. Counted is in how many reports anything is called clear (p below 0.05): with all p-values of the
+report corrected together, and as earlier versions had it (biases not corrected, systems and probes within each
+dimension). It fails if it is more than 5 % of the reports (with three standard errors).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dicast.app.analysis.beside_people import effect_beside_people
+from dicast.app.analysis.biases import effect_beside_people
 from dicast.app.analysis.estimates import Floats, Ints
+from dicast.app.analysis.group_figures import group_agreement
 from dicast.app.analysis.groups import Groups, compare_groups, holm
 from dicast.app.analysis.powered import powered_groups
 from dicast.app.analysis.raters import bias_p
@@ -37,6 +38,7 @@ class NullClaims(NamedTuple):
     people: list[float]
     panel: list[float]
     length: list[float]
+    agreement: list[float]
 
 
 def dimension(system: Ints, chosen: Ints, doublings: Floats, rng: np.random.Generator) -> NullClaims:
@@ -56,6 +58,7 @@ def dimension(system: Ints, chosen: Ints, doublings: Floats, rng: np.random.Gene
         _pairs(powered_groups(panel, seen, system, item, rng, bounds=(1.0, 5.0))),
         _pairs(compare_groups(panel, system, item, rng, bounds=(1.0, 5.0))),
         _known(effect_beside_people(doublings[chosen], scores[chosen], rated)[1] for scores in raters),
+        [p for scores in raters for p in _of_groups(scores[chosen], rated.mean(axis=1), system[chosen])],
     )
 
 
@@ -65,6 +68,12 @@ def _marked(seen: Floats) -> Floats:
 
 def _known(p_values: Iterable[float | None]) -> list[float]:
     return [p for p in p_values if p is not None]
+
+
+def _of_groups(scores: Floats, people: Floats, system: Ints) -> list[float]:
+    """Return the p-values of equal correlations and of equal biases in all systems."""
+    found = group_agreement("judge", scores, people, system, [str(at) for at in range(SYSTEMS)], None)
+    return [] if found is None else _known([found.pearson_p, found.bias_p])
 
 
 def _pairs(found: Groups) -> list[float]:

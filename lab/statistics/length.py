@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dicast.app.analysis.beside_people import effect_beside_people
+from dicast.app.analysis.biases import effect_beside_people
 from dicast.app.analysis.estimates import Estimate, Floats, slope
 
 LOW, HIGH = 1, 7

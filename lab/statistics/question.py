@@ -103,7 +103,7 @@ def installation(workers: int, limit: int) -> Iterator[Cluster]:
         try:
             for _ in range(workers):
                 cluster.worker(MAX_CONCURRENT_LLM_CALLS=str(limit))
-            cluster.provider = provider  # type: ignore[attr-defined]
+            cluster.provider = provider
             yield cluster
         finally:
             cluster.stop()
@@ -117,9 +117,9 @@ def end_to_end(workers: int, limit: int, distances: list[float]) -> bool:
     kept = True
     with installation(workers, limit) as cluster:
         for distance in distances:
-            before, start = cluster.provider.stats()["calls"], time.monotonic()  # type: ignore[attr-defined]
+            before, start = cluster.provider.stats()["calls"], time.monotonic()
             report = cluster.report(cluster.submit(planted_job(distance)), 300)
-            calls = cluster.provider.stats()["calls"] - before  # type: ignore[attr-defined]
+            calls = cluster.provider.stats()["calls"] - before
             answer, share = report["answer"], calls / report["units"]
             print(
                 f"{workers} workers, {limit} calls at once, {distance} sd: {answer['state']} after {answer['items']} "

@@ -359,3 +359,7 @@ def test_a_token_is_refused_at_another_node_as_the_table_says(tokens):
             assert tokens.verify(token, scope, node=node).node == bound_to
         else:
             assert refused(tokens, token, scope, node) == "node"
+
+
+def test_a_secret_is_not_shown_with_its_object():
+    assert SECRET not in repr(TokenSecret(SECRET.encode(), "dicast"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_where_people_rated_everything_their_mean_is_told() -> None:
     of = checked(assess(a_job(judges.round(), people)))
     found = of.voices[-1].peoples_mean
     assert found is not None and found.powered.low == pytest.approx(found.people_alone.low) and found.saved is None
-    assert of.summary[0].startswith("These raters rated every judged item: of items like these their mean is ")
+    assert of.summary[0].startswith("These raters rated every judged item: their mean is ")
     assert "saved" not in " ".join(of.summary)
 
 
@@ -231,3 +232,85 @@ def test_groups_that_cannot_be_compared() -> None:
     ]:
         of = checked(assess(a_job(scores, people, groups={"x": Labels(names, codes)})))
         assert reason in (of.groups[0].reason or "")
+
+
+def test_clusters_count_in_every_figure_of_items() -> None:
+    """Three alike texts of each question are one piece: nothing is told more exactly than by the questions."""
+    scores, people = drawn(RatingWorld(), 200, 120)
+    once = checked(assess(replace(a_job(scores, people), these=("raters",))))
+    rated = np.repeat(3 * people.rated, 3) + np.tile(np.arange(3), len(people.rated))
+    copied = People(rated, people.raters, np.repeat(people.scores, 3, axis=0))
+    clusters = ("question", np.repeat(np.arange(200), 3))
+    job = a_job(np.repeat(scores, 3, axis=0), copied, cluster=clusters)
+    of = checked(assess(replace(job, these=("raters",))))
+    pairs = [(of.judges, once.judges, "alpha"), (of.people, once.people, "alpha"), (of.person, once.person, "mean")]
+    for after, before in zip(of.voices, once.voices, strict=True):
+        pairs += [(after, before, name) for name in ("mean", "pearson", "bias", "lower_limit")]
+        pairs += [(after.peoples_mean, before.peoples_mean, name) for name in ("powered", "people_alone")]
+        assert after.bias_p == pytest.approx(before.bias_p, rel=1e-6)
+    for after, before, name in pairs:
+        assert _width(getattr(after, name)) == pytest.approx(_width(getattr(before, name)), rel=0.1), name
+    assert _width(of.independent) == pytest.approx(_width(once.independent), rel=0.2)
+    alone = checked(assess(replace(job, these=("raters", "clusters"))))
+    assert _width(alone.voices[0].mean) < 0.8 * _width(of.voices[0].mean)
+    assert "other clusters (question)" in of.population and "other clusters" not in alone.population
+
+
+def test_raters_who_differ_leave_the_mean_of_raters_like_them_open() -> None:
+    """One rater tells nothing of others, and the report says so."""
+    scores, people = drawn(RatingWorld(), 600, 200)
+    strict = replace(people, scores=people.scores + np.array([-0.4, 0.0, 0.5]))
+    found = [checked(assess(a_job(scores, of))).voices[-1].peoples_mean for of in (people, strict)]
+    alike, apart = found
+    assert alike is not None and apart is not None and alike.of_these_raters is not None
+    assert apart.raters_apart == pytest.approx(0.45, abs=0.1) and apart.of_these_raters is not None
+    assert _width(apart.powered) > 3 * _width(apart.of_these_raters)
+    assert _width(alike.powered) < 2 * _width(alike.of_these_raters)
+    these = checked(assess(replace(a_job(scores, strict), these=("raters",))))
+    alone = these.voices[-1].peoples_mean
+    assert alone is not None and alone.of_these_raters is None and alone.powered.low == apart.of_these_raters.low
+    assert these.summary[-1].endswith("and of these raters alone.")
+    one = checked(assess(a_job(scores, replace(people, raters=("ada",), scores=people.scores[:, :1]))))
+    assert "of this rater alone: one rater does not tell how far others differ" in one.summary[-1]
+
+
+def test_of_these_very_items_only_what_is_not_rated_is_unknown() -> None:
+    scores, people = drawn(RatingWorld(), 300, 240)
+    job = replace(a_job(scores, people), these=("raters",))
+    alike, these = (checked(assess(of)).voices[-1] for of in (job, replace(job, these=("items", "raters"))))
+    assert these.mean.low == these.mean.value == these.mean.high and these.mean.method == "census"
+    assert these.peoples_mean is not None and alike.peoples_mean is not None
+    for name in ("powered", "people_alone"):
+        after, before = getattr(these.peoples_mean, name), getattr(alike.peoples_mean, name)
+        assert _width(after) < 0.6 * _width(before)
+    everything = replace(a_job(*drawn(RatingWorld(), 200, 200)), these=("items", "raters"))
+    whole = checked(assess(everything)).voices[-1].peoples_mean
+    assert whole is not None and whole.powered.low == whole.powered.high and whole.powered.method == "census"
+
+
+def test_a_judge_who_follows_people_worse_or_is_kinder_in_a_group_is_named() -> None:
+    rng = np.random.default_rng(5)
+    quality, group = rng.normal(3, 1, 600), np.arange(600) % 3
+    people = quality[:, None] + 0.3 * rng.normal(size=(600, 2))
+    judges = quality[:, None] + 0.5 * rng.normal(size=(600, 3))
+    judges[group == 1, 0] = rng.normal(3, 1, (group == 1).sum())  # the first says nothing of b
+    judges[group == 2, 1] += 0.6  # the second likes c
+    spec = ReportDimension(id="clear", scale_min=1, scale_max=5)
+    of = DimensionScores(spec, judges[:, :, None], People(np.arange(600), ("ada", "ben"), people))
+    found = assess(JobScores(600, ("deaf", "fond", "fair"), (of,), {"by": Labels(("a", "b", "c"), group)}))
+    agreement = {rater.voice: rater for rater in found.dimensions[0].groups[0].agreement}
+    assert list(agreement) == ["deaf", "fond", "fair", "panel"]
+    clear = {
+        name: ((rater.pearson_p or 0) < 0.05, rater.bias_p is not None and rater.bias_p < 0.05)
+        for name, rater in agreement.items()
+    }
+    assert clear["deaf"][0] and clear["fond"] == (False, True) and clear["fair"] == (False, False)
+    lines = found.dimensions[0].summary
+    assert any(line.startswith("deaf does not follow these raters equally well in all groups by by") for line in lines)
+    assert any(line.startswith("fond favours some groups by by beside these raters: it gives c 0.") for line in lines)
+    a = agreement["fair"].groups[0]
+    plain = np.corrcoef(judges[group == 0, 2], people[group == 0].mean(axis=1))[0, 1]
+    assert a.name == "a" and a.pearson.value == pytest.approx(plain) and holds(a.bias, 0)
+    few = replace(of, people=People(np.arange(15), ("ada", "ben"), people[:15]))
+    none = assess(JobScores(600, ("deaf", "fond", "fair"), (few,), {"by": Labels(("a", "b", "c"), group)}))
+    assert none.dimensions[0].groups[0].agreement == []

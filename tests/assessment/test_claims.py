@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dicast.app.analysis.assess import assess
-from dicast.app.analysis.claims import correct_claims
+from dicast.app.analysis.assess import assess, correct_claims
 from dicast.app.analysis.groups import holm
 from dicast.app.analysis.raters import bias_p
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels
@@ -22,7 +21,9 @@ def p_values(dimensions: list[DimensionStatistics]) -> list[float]:
         found += [rater.bias_p for rater in of.voices]
         for group in of.groups:
             found += [pair.p for pair in (*group.people_differences, *group.differences)]
+            found += [p for rater in group.agreement for p in (rater.pearson_p, rater.bias_p)]
         found += [probe.p for probe in of.probes]
+        found.append(of.leader_p)
     return [p for p in found if p is not None]
 
 
@@ -35,7 +36,7 @@ def test_claims_of_all_dimensions_and_judges_are_one_family() -> None:
     probes = {"verbosity": rng.uniform(50, 500, 400)}
     found = assess(JobScores(400, ("j0", "j1", "j2"), (of, other), labels, probes=probes))
     corrected = p_values(found.dimensions)
-    assert found.claims == len(corrected) == 2 * (4 + 3 + 3 + 4)
+    assert found.claims == len(corrected) == 2 * (4 + 3 + 3 + 2 * 4 + 4 + 1)
     assert min(corrected) > 0, "no p-value is lost"
     again, count = correct_claims(found.dimensions)
     assert count == found.claims

@@ -31,11 +31,22 @@ NO_ESTIMATES = {
     "missing": "counted in these data",
     "base_rate": "counted in these data, to read kappa beside it",
     "judges_weight": "part of how an estimate is made",
+    "raters_apart": "part of how an estimate is made",
     "saved": "the ratio of two intervals' widths",
     "bias_p": "a p-value",
+    "leader_p": "a p-value",
+    "p_values": "p-values",
+    "pearson_p": "a p-value",
+    "share": "of variances that have intervals",
+    "generalizability": "follows from variances that have intervals",
+    "dependability": "follows from variances that have intervals",
+    "error_of_mean": "an error itself",
+    "winning_rates": "shares of people, by tests whose errors are bounded",
     "people_ranks": "probabilities of ranks",
     "p": "corrected for all that were compared",
     "ranks": "probabilities, which say themselves how sure they are",
+    "worst_case.low": "a bound that holds for certain",
+    "worst_case.high": "a bound that holds for certain",
     "attacks.shift": "the largest of many, chosen for that",
 }
 """Numbers that need no interval, and why; all others are figures."""
@@ -172,7 +183,9 @@ def test_a_frame_has_a_row_for_each_figure(tmp_path: Path) -> None:
     bias = frame[(frame.dimension == "clear") & (frame.part == "voices") & (frame.statistic == "bias")]
     assert bias.name.tolist() == ["strict", "kind", "panel"] and bias.value.dtype == "float64"
     assert bias.value.tolist() == [voice.bias.value for voice in found.dimensions[0].voices]
-    assert frame[(frame.part == "voices.peoples_mean")].statistic.unique().tolist() == ["powered", "people_alone"]
+    assert frame[(frame.part == "voices.peoples_mean")].statistic.unique().tolist() == [
+        "powered", "people_alone", "of_these_raters",
+    ]  # fmt: skip
     unknown = frame[frame.reason.notna()]
     assert len(unknown) and unknown.value.isna().all()
     assert frame[frame.part == "groups.differences"].name.unique().tolist() == ["a - b"]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import dicast
 from dicast.app.analysis.assess import assess, audited
-from dicast.app.analysis.scores import DimensionScores, JobScores, People
+from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, People, extremes
 from dicast.app.analysis.sentences import summary
 from dicast.app.domain.dimension import Scale
 from dicast.app.domain.escalation import is_audited, is_settled
@@ -266,7 +266,7 @@ def test_what_is_told_of_later_judges_is_what_a_job_of_the_audits_items_would_te
     assert f"What is told of third rests on the {len(drawn)} items of the audit alone, a random sample of" in said
     best = third.model_copy(update={"pearson": third.pearson.model_copy(update={"value": 0.999})})
     lines = summary([*of.voices[:2], best, panel], of.person, of.independent, (), known_probabilities=False)
-    assert any("best is third" in line and line.endswith(", on the items of the audit.") for line in lines)
+    assert any("none is clearly the best" in line for line in lines)
     assert "third (audit)" in said and "on all; the panel is held against people as it judged" in said
 
 
@@ -304,8 +304,94 @@ def test_an_audit_of_uncertain_judges_decides_as_the_study_of_it_does() -> None:
     assert found.off.value == pytest.approx(np.abs(apart).mean()) and found.shift.value == pytest.approx(apart.mean())
 
 
+@pytest.mark.parametrize("usual, odd", [((3, 3, 3), (1, 1, 5)), ((1, 5, 3), (3, 3, 3))])
+def test_intervals_of_an_audit_end_where_its_figures_do(usual: tuple[int, ...], odd: tuple[int, ...]) -> None:
+    """One item in forty is unlike the others: value +- t * error would go beyond 0, or beyond all calls."""
+    rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 0.5, "audit": 0.5}})
+    answers = np.array([odd, *[usual] * 39], dtype=np.float64)[:, :, None]
+    spec = ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule)
+    of = DimensionScores(spec, answers, audited=np.ones(40, dtype=np.bool_))
+    found = audited(JobScores(40, JUDGES, (of,)), of)
+    assert found is not None and found.items == 40
+    for at, most in ((found.calls, 1.0), (found.off, 4.0)):
+        assert at.value is not None and at.low is not None and at.high is not None
+        assert 0 <= at.low <= at.value <= at.high <= most
+
+
 def test_an_audit_without_a_whole_item_says_so(tmp_path: Path) -> None:
     rule = PanelRule.model_validate({"combine": "mean", "escalate": {"difference": 1, "audit": 1e-9}})
     of = statistics(*finished(tmp_path, rule))[1]
     assert of.audit is not None and of.audit.items == 0 and of.audit.off.reason
     assert "What asking fewer judges costs cannot be said" in " ".join(of.summary)
+
+
+def with_gaps(gaps: Sequence[tuple[int, int]], rule: PanelRule | None = None) -> Any:
+    """Eight items of two systems and three judges, who give b a point more, without some judgements."""
+    scores = np.array([[2.0, 2, 2], [3, 3, 3]] * 40) + np.arange(3) * 0.0
+    scores += (np.arange(80) // 2 % 2)[:, None]
+    for item, judge in gaps:
+        scores[item, judge] = np.nan
+    spec = ReportDimension(id="clear", scale_min=1, scale_max=5, panel=rule or PanelRule())
+    labels = Labels(("a", "b"), np.arange(80) % 2)
+    job = JobScores(80, JUDGES, (DimensionScores(spec, scores[:, :, None]),), {"system": labels})
+    return assess(job).dimensions[0]
+
+
+def test_judgements_without_a_score_bound_the_means() -> None:
+    found = with_gaps([(0, 0), (1, 0), (1, 1), (1, 2)])
+    judge, *_, panel = found.voices
+    assert panel.worst_case is not None and judge.worst_case is not None
+    whole = with_gaps([]).voices[-1].mean.value
+    assert whole is not None
+    # item 0 had 2 of 2, 2, 2, and item 1 had 3 by all of them
+    assert panel.worst_case.low == pytest.approx(whole + ((1 + 2 + 2) / 3 - 2 + 1 - 3) / 80)
+    assert panel.worst_case.high == pytest.approx(whole + ((5 + 2 + 2) / 3 - 2 + 5 - 3) / 80)
+    assert (panel.worst_case.missing, judge.worst_case.missing) == (4, 2)
+    assert judge.worst_case.low == pytest.approx(whole + (1 - 2 + 1 - 3) / 80)
+    (line,) = [line for line in found.summary if "no score" in line]
+    assert line.startswith("4 judgements have no score") and f"{panel.worst_case.low:.2f} to " in line
+    assert with_gaps([]).voices[-1].worst_case is None
+
+
+def test_a_vote_is_bounded_by_all_that_the_missing_one_could_have_been() -> None:
+    """With 2 and 4 known, a third vote can make it 2 or 4."""
+    scores = np.array([[2.0, 4, np.nan], [3, 3, np.nan]])[:, :, None]
+    spec = ReportDimension(
+        id="clear", scale_min=1, scale_max=5, panel=PanelRule.model_validate({"combine": "majority"})
+    )
+    bounds = extremes(JobScores(2, JUDGES, (DimensionScores(spec, scores),)), DimensionScores(spec, scores))
+    assert bounds is not None
+    assert (bounds.low.tolist(), bounds.high.tolist()) == ([2, 3], [4, 3])
+
+
+def test_a_clear_difference_that_failures_could_undo_is_said_to_hang_on_them() -> None:
+    few, many = with_gaps([(1, 0)]), with_gaps([(at, judge) for at in range(0, 60, 2) for judge in range(3)])
+    for found, hangs in ((few, False), (many, True)):
+        (pair,) = found.groups[0].differences
+        assert pair.p is not None and pair.p < 0.05 and pair.worst_case is not None
+        assert pair.hangs_on_missing is hangs
+        assert any("gone the other way: a and b" in line for line in found.summary) is hangs
+    first, second = few.groups[0].means
+    assert first.name == "b" and first.worst_case is not None and second.worst_case is None
+
+
+def test_what_an_escalating_panel_did_not_need_is_not_missing() -> None:
+    scores = np.array([[3.0, np.nan], [np.nan, np.nan], [3, 4]])[:, :, None]
+    spec = ReportDimension(id="clear", scale_min=1, scale_max=5)
+    of = DimensionScores(spec, scores, skipped=(0, 1))
+    bounds = extremes(JobScores(3, JUDGES[:2], (of,)), of)
+    assert bounds is not None and bounds.missing.tolist() == [0, 1, 0]
+    assert (bounds.low.tolist(), bounds.high.tolist()) == ([3, 1, 3.5], [3, 5, 3.5])
+
+
+def test_people_are_bounded_by_the_items_without_any_score() -> None:
+    rng = np.random.default_rng(3)
+    scores = np.clip(np.round(rng.normal(3, 1, (200, 3))), 1, 5)
+    people = np.clip(np.round(scores.mean(axis=1) + rng.normal(0, 0.4, 200)), 1, 5)[:100, None]
+    scores[150:160] = np.nan
+    spec = ReportDimension(id="clear", scale_min=1, scale_max=5)
+    of = DimensionScores(spec, scores[:, :, None], People(np.arange(100), ("ada",), people))
+    means = assess(JobScores(200, JUDGES, (of,))).dimensions[0].voices[-1].peoples_mean
+    assert means is not None and means.worst_case is not None and means.powered.value is not None
+    assert means.worst_case.low == pytest.approx(0.95 * means.powered.value + 0.05 * 1)
+    assert means.worst_case.high == pytest.approx(0.95 * means.powered.value + 0.05 * 5)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dicast.app.analysis.beside_people import effect_beside_people
-from dicast.app.analysis.biases import _among_judges, _is_own_family, _shortage, _with_people
+from dicast.app.analysis.biases import _among_judges, _is_own_family, _shortage, _with_people, effect_beside_people
 from dicast.app.analysis.estimates import Estimate, Unknown
 from dicast.app.analysis.scores import DimensionScores, Labels, People
 from dicast.app.domain.probes import SelfPreference

@@ -98,7 +98,7 @@ def test_labels_without_an_order_are_counted(tmp_path: Path) -> None:
     )
     assert of.groups[0].reason == of.independent.reason == "labels without an order have no mean"
     told = " ".join(of.summary)
-    assert "best is sharp, with a kappa of" in told and "'money' is 0.5" in told and "mean of all items" not in told
+    assert "kappas with people are" in told and "'money' is 0.5" in told and "mean of all items" not in told
     maps, missing = calibrate(folder, report, "isotonic", ["clear"])
     assert maps == [] and {one.reason for one in missing} == {"labels without an order have no mean"}
     (front,) = panel_fronts(folder, report, [1, 1, 1], dimensions=["clear"], largest=2, measure="pearson", reach=0.5)

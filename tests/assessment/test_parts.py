@@ -39,6 +39,7 @@ def test_weights_are_learned_from_twenty_rated_items_in_each_half_and_said_to_be
     assert few.reason is not None and few.reason.endswith("and there are 20 and 19")
     enough = combined._learn(*rated_job(40, **weighted)).spec.learned
     assert enough is not None and enough.reason is None and len(enough.halves) == 2
+    assert enough.weights == pytest.approx({n: (enough.halves[0][n] + enough.halves[1][n]) / 2 for n in ("a", "b")})
     assert enough.weights["a"] > 0.8 and all(sum(of.values()) == pytest.approx(1) for of in enough.halves)
     again = rated_job(40, **weighted)
     kept = combined._learn(again[0], combined._learn(*again))

@@ -11,6 +11,7 @@ from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
 from dicast.app.analysis.sentences import (
     calibration_sentences,
     difference_text,
+    disagreement_sentences,
     label_sentences,
     panel_sentences,
     preference_sentences,
@@ -30,6 +31,7 @@ from dicast.app.domain.judge_statistics import (
     PreferenceStatistics,
     ProbeStatistics,
     RankingAgreement,
+    RaterAgreement,
     RaterStatistics,
     SampleCheck,
     WinRate,
@@ -67,16 +69,15 @@ def means(powered: Figure, alone: Figure, saved: float | None, reason: str | Non
 
 # ------------------------------------------------------------------------------------------------------ people's mean
 @pytest.mark.parametrize("saved, said", [
-    (2.0, "The judges are worth 2.0 times as many ratings."),
-    (1.05, "The judges are worth 1.1 times as many ratings."),
-    (1.04, "The judges saved no ratings: they tell next to nothing of what people say here."),
+    (2.0, "With the judges' help, these ratings tell as much as 2.0 times as many would alone."),
+    (1.05, "With the judges' help, these ratings tell as much as 1.1 times as many would alone."),
+    (1.04, "The judges add nothing to what people's ratings tell."),
 ])  # fmt: skip
 def test_what_people_would_have_said_and_what_the_judges_are_worth(saved: float, said: str) -> None:
     lines = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), saved))
     assert lines[:2] == [
-        "These raters' mean of all items would be 3.84 (3.75 to 3.93); from their ratings alone it is 3.80 (3.60 to "
-        "4.00). Both speak of these raters and of items like these, and hold if the rated items are a random sample of "
-        "all items.",
+        "These raters' mean of all items would be 3.84 (3.75 to 3.93). It holds if the rated items are a random sample "
+        "of all items.",
         said,
     ]
     drawn = told(means(fig(3.84, 3.75, 3.93), fig(3.8, 3.6, 4.0), None), known_probabilities=True)
@@ -88,7 +89,7 @@ def test_a_mean_that_is_not_known_and_one_that_needs_no_judges() -> None:
         "What people would have said of all items cannot be said, because only 2 items were rated."
     )
     whole = told(means(fig(3, 2, 4), fig(3.1, 2.1, 4.1), None, ALL_RATED))
-    assert whole[0] == "These raters rated every judged item: of items like these their mean is 3.10 (2.10 to 4.10)."
+    assert whole[0] == "These raters rated every judged item: their mean is 3.00 (2.00 to 4.00)."
 
 
 def test_a_mean_of_few_ratings_is_told_without_the_judges() -> None:
@@ -130,13 +131,27 @@ A, B = voice("a", pearson=fig(0.5, 0.4, 0.6)), voice("b", pearson=fig(0.8, 0.75,
 ])  # fmt: skip
 def test_the_best_judge_stands_beside_a_person(person: tuple[float, float, float], said: str) -> None:
     one = voice("a person", "people", pearson=fig(*person))
-    lines = told(A, B, voice("panel", "panel", pearson=fig(0.9, 0.9, 0.9)), person=one)
+    panel = voice("panel", "panel", pearson=fig(0.9, 0.9, 0.9))
+    lines = told(A, B, panel, person=one, leader=("b", 0.01))
     assert lines[0] == "The judge who follows people best is b, with a correlation of 0.80 (0.75 to 0.85)."
     value, low, high = person
     assert lines[1] == f"A person reaches {value:.2f} ({low:.2f} to {high:.2f}) against the other people: {said}."
     assert told(B.model_copy(update={"audited": 9}))[0] == (
         "The judge b follows people, with a correlation of 0.80 (0.75 to 0.85), on the items of the audit."
     )
+
+
+def test_no_judge_is_called_the_best_who_cannot_be_told_apart() -> None:
+    one = voice("a person", "people", pearson=fig(0.7, 0.62, 0.74))
+    for p in (0.05, None):
+        lines = told(A, B, voice("panel", "panel"), person=one, leader=("b", p))
+        assert lines[0].startswith("The correlations of the 2 judges with people are 0.50 to 0.80; none is clearly the")
+        assert lines[1].endswith(
+            "1 of the judges follow people more closely than one of them does, 1 less closely, 0 cannot be told apart "
+            "from one."
+        )
+    alike = voice("c", pearson=fig(0.7, 0.6, 0.8)), voice("d", pearson=fig(0.69, 0.6, 0.8))
+    assert "0 less closely, 2 cannot be told apart" in told(*alike, voice("panel", "panel"), person=one)[1]
 
 
 def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
@@ -146,12 +161,12 @@ def test_agreement_that_is_not_known_says_why_and_labels_have_kappas() -> None:
     one = voice("a", kappa=fig(0.4, 0.3, 0.5), base_rate=0.62)
     other = voice("b", kappa=fig(0.3, 0.2, 0.4), base_rate=0.1)
     assert told(other, one)[:2] == [
-        "The judge who agrees with people best is a, with a kappa of 0.40 (0.30 to 0.50) "
-        "(people's commonest label is 62 % of theirs).",
+        "The judges' kappas with people are 0.30 to 0.40 (people's commonest label is 62 % of theirs); which judge is "
+        "the best is not tested.",
         "A person against another person: kappa cannot be said, because only 2 items were rated.",
     ]
     assert told(one.model_copy(update={"base_rate": None}))[0] == (
-        "The judge who agrees with people best is a, with a kappa of 0.40 (0.30 to 0.50)."
+        "The judge a agrees with people with a kappa of 0.40 (0.30 to 0.50)."
     )
 
 
@@ -178,10 +193,10 @@ def test_biases_come_by_their_size_five_at_most_and_nothing_is_said_where_nothin
 def test_judges_are_counted_without_their_panel() -> None:
     voices = [voice("a"), voice("b"), voice("c"), voice("panel", "panel")]
     assert told(*voices, independent=fig(2.1, 1.5, 2.8))[-1] == (
-        "The 3 judges are worth 2.1 (1.5 to 2.8) independent ones."
+        "The 3 judges err alike: they tell as much as 2.1 (1.5 to 2.8) independent ones."
     )
     assert told(*voices)[-1] == (
-        "How many independent judges the 3 are worth cannot be said, because only 2 items were rated."
+        "How many independent judges tell as much as these 3 cannot be said, because only 2 items were rated."
     )
     assert not any("independent" in line for line in told(voices[0], voices[-1]))
     assert not any("independent" in line for line in told(voices[0]))
@@ -329,7 +344,7 @@ def test_preferences_are_told_with_the_strongest_or_who_wins_most() -> None:
     assert list(preference_sentences(weak)) == [
         "The panel prefers A in a share of 0.60 (0.50 to 0.70), ties counted half.",
         "j orders the lists as people do with a Kendall's tau of 0.70 (0.60 to 0.80).",
-        "Who is the best of those compared cannot be said, because some never met.",
+        "Which of those compared is best cannot be said, because some never met.",
     ]
     assert list(preference_sentences(None)) == []
 
@@ -404,3 +419,25 @@ def test_the_order_and_the_length_are_told() -> None:
 ])  # fmt: skip
 def test_how_far_a_judge_is_moved_is_told_with_its_side(effect: Figure, said: str) -> None:
     assert difference_text(effect) == said
+
+
+def test_raters_who_hardly_agree_with_each_other_are_warned_of() -> None:
+    def people(high: float) -> RaterAgreement:
+        return RaterAgreement(
+            raters=3, alpha=fig(high - 0.1, high - 0.2, high), fleiss=WHY, icc_single=WHY, icc_mean=WHY,
+            base_rate=None, items=9, missing=0.0,
+        )  # fmt: skip
+
+    (line,) = disagreement_sentences(people(0.16))
+    assert line.startswith(
+        "These raters hardly agree with each other, with an alpha of 0.06 (-0.04 to 0.16); below 0.667"
+    )
+    assert not list(disagreement_sentences(people(0.67))) and not list(disagreement_sentences(None))
+
+
+def test_a_judge_of_pairs_favours_a_side_and_is_not_strict() -> None:
+    off = voice("a", bias=fig(0.3, 0.1, 0.5), bias_p=0.01)
+    assert "a favours A more than these raters, by 0.30 (0.10 to 0.50)." in told(off, preferences=True)
+    even = voice("a", bias=fig(0.1, -0.1, 0.3), bias_p=0.5)
+    assert "No judge is seen to favour A or B more than these raters do." in told(even, preferences=True)
+    assert "No judge is seen to be too strict or too kind for these raters." in told(even)

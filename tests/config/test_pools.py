@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from dicast.app.domain.job import PoolName
+from dicast.app.domain.text import PoolName
 from dicast.config.pools import Pools, PoolsError, UnknownPool, _toml
 
 SHIPPED = Path(__file__).parents[2] / "config" / "pools.toml"
@@ -292,3 +292,40 @@ def test_pool_names_are_those_that_jobs_may_use(name):
 def test_a_byte_order_mark_before_the_pools_is_accepted(tmp_path):
     (tmp_path / "pools.toml").write_bytes(b'\xef\xbb\xbf[pools.p]\nprovider = "openai"\nmodel = "m"\n')
     assert list(Pools.load(tmp_path / "pools.toml").pools) == ["p"]
+
+
+def test_budgets_of_projects_and_pools():
+    text = (
+        '[pools.p]\nprovider = "local"\nbudget = { day = 1.5, month = 20 }\n'
+        '[projects.red]\nbudget = { total = "100", currency = "EUR" }\n[projects."*"]\nbudget = { day = 3 }\n'
+    )
+    pools = Pools.parse(text)
+    assert list(pools.budgets("red", "p")) == [
+        ("project", "red", {"total": "100", "currency": "EUR"}),
+        ("pool", "p", {"day": "1.5", "month": "20", "currency": "USD"}),
+    ]
+    assert [what for what, *_ in pools.budgets("blue", "q")] == ["project"]
+    assert Pools.parse(pools.to_toml()) == pools
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["{ }", "{ week = 3 }", "{ day = 0 }", "{ day = -1 }", "{ day = true }", '{ day = "x" }', "{ day = 1000001 }",
+     '{ day = 1, currency = "usd" }', '{ currency = "USD" }', "{ day = 1e-13 }", "3", "{ day = nan }"],
+)  # fmt: skip
+def test_a_wrong_budget_is_refused(table):
+    for text in (
+        f'[pools.p]\nprovider = "local"\nbudget = {table}',
+        f"[pools.p]\nprovider = 'local'\n[projects.x]\nbudget = {table}",
+    ):
+        with pytest.raises(PoolsError, match="budget must be a table with day, month or total"):
+            Pools.parse(text)
+
+
+def test_a_project_has_a_budget_and_nothing_else():
+    with pytest.raises(PoolsError, match="project 'x': unknown key 'limit'"):
+        Pools.parse('[pools.p]\nprovider = "local"\n[projects.x]\nlimit = 3')
+    with pytest.raises(PoolsError, match="projects must be tables"):
+        Pools.parse('projects = 3\n[pools.p]\nprovider = "local"')
+    with pytest.raises(PoolsError, match="project 'x' must be a table"):
+        Pools.parse('[pools.p]\nprovider = "local"\n[projects]\nx = 3')

@@ -8,8 +8,14 @@ import random
 import pytest
 from pydantic import ValidationError
 
-from dicast.app.domain.chief import ARGUMENT_CHARS, LEAST_CHARS, has_no_opinion, matching_opinions, visible_opinions
-from dicast.app.domain.escalation import stages_of
+from dicast.app.domain.escalation import (
+    ARGUMENT_CHARS,
+    LEAST_CHARS,
+    has_no_opinion,
+    matching_opinions,
+    stages_of,
+    visible_opinions,
+)
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import is_fresh, nonce_for
@@ -17,7 +23,7 @@ from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.template import rendered
 from dicast.app.domain.verdict import Malformed, read_batch, read_single
-from dicast.app.providers.simulated.answers import SimulatedJudge
+from dicast.app.providers.simulated import SimulatedJudge
 
 NONCE = "0123456789abcdef"
 

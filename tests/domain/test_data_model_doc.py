@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from dicast.app.domain import verdict
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item, ItemSource, RatingSource
-from dicast.app.domain.job import Agent, Deployment, EvaluationJob
+from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.panel import Agent, Deployment
 from dicast.app.domain.prompt import batch_prompt
 from dicast.app.domain.report import Report
 from dicast.app.domain.schema import answer_limits, single_schema

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.panel import Agent
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 AGENT = Agent(name="ann", persona="You are strict.")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
 from dicast.app.domain.nonce import is_fresh
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.schema import LENGTHS, answer_limits, batch_schema, single_schema, without
 from dicast.app.domain.verdict import Judgment, read_single

@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from dicast.app.domain.dimension import Dimension, Scale
-from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import (
     EXAMPLES_A_REASON,
     MAX_EXAMPLE_LENGTH,
@@ -17,6 +16,7 @@ from dicast.app.domain.opinion import (
     Opinion,
     Usage,
 )
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.report import (
     MAX_MODELS,
     OTHER_MODELS,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.app.domain.opinion import RATE_LIMITS, TERMINAL, ErrorKind, FailureKind, error_kind
-from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late
+from dicast.app.domain.retry import JITTER_MAX_S, GiveUp, Retry, RetryPolicy, decide, given_up_late, more_room
 
 POLICY = RetryPolicy()
 
@@ -24,7 +24,7 @@ def after(
     return decide(policy, failure, attempts=attempts, requeues=requeues, retry_after_s=retry_after_s, jitter=jitter)
 
 
-ORDINARY = sorted(set(FailureKind) - RATE_LIMITS - TERMINAL)
+ORDINARY = sorted(set(FailureKind) - RATE_LIMITS - TERMINAL - {FailureKind.REFUSED})
 
 
 @pytest.mark.parametrize("failure", ORDINARY)
@@ -184,6 +184,7 @@ def test_a_terminal_failure_counts_the_attempts_before_it(failure: FailureKind) 
     want = {
         ErrorKind.QUOTA_EXHAUSTED: "Evaluation failed: the account's quota is exhausted",
         ErrorKind.REJECTED: "Evaluation failed: the provider rejected the request",
+        ErrorKind.FILTERED: "Evaluation failed: a content filter stopped the question or its answer",
     }
     assert after(failure, attempts=1) == GiveUp(kind, want[kind], 2)
 
@@ -226,3 +227,25 @@ def test_a_unit_that_ends_at_its_deadline_counts_its_last_call_if_that_spent_an_
 def test_jitter_outside_its_range_is_named() -> None:
     with pytest.raises(ValueError, match=r"^jitter must be within 0\.\.0\.5, got 0\.7$"):
         after(FailureKind.SERVER, jitter=0.7)
+
+
+@pytest.mark.parametrize("attempts, had_more_room, again", [(0, False, True), (1, False, True), (1, True, False)])
+def test_reasoning_that_takes_all_tokens_gets_more_room_once(attempts: int, had_more_room: bool, again: bool) -> None:
+    """Also where the attempt before failed for another reason."""
+    decision = decide(
+        RetryPolicy(max_attempts=5), FailureKind.OUT_OF_TOKENS, attempts=attempts, requeues=0, retry_after_s=None,
+        jitter=0.0, had_more_room=had_more_room,
+    )  # fmt: skip
+    assert isinstance(decision, Retry) == again
+    assert again or (decision.kind, decision.attempts) == (ErrorKind.OUT_OF_TOKENS, attempts + 1)
+
+
+@pytest.mark.parametrize("tokens, room", [(60, 8192), (1024, 8192), (4000, 16_000), (9000, 32_768), (64_000, 64_000)])
+def test_more_room_is_four_times_as_much_within_bounds(tokens: int, room: int) -> None:
+    assert more_room(tokens) == room
+
+
+def test_a_refusal_is_asked_about_once_more() -> None:
+    policy = RetryPolicy(max_attempts=9)
+    assert isinstance(after(FailureKind.REFUSED, policy=policy), Retry)
+    assert after(FailureKind.REFUSED, policy=policy, attempts=1).kind is ErrorKind.REFUSED

@@ -11,11 +11,13 @@ import pytest
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent, EvaluationJob
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.refusals import InvalidJob, validated
 from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
-from dicast.app.providers.simulated.answers import Perception, SimulatedJudge
+from dicast.app.providers.simulated import SimulatedJudge
+from lab.provider.perception import PerceivingJudge, Perception
 
 NONCE = "0123456789abcdef"
 AGENT = Agent(name="ann", max_tokens=400)
@@ -204,7 +206,7 @@ def test_a_planted_judge_sees_labels_answers_and_preferences() -> None:
     sharp = Perception(0.0)
 
     def plain(scale: Any, *texts: str) -> Any:
-        return SimulatedJudge(1, "m", asked(scale, *texts), 100, sharp).plain()
+        return PerceivingJudge(1, "m", asked(scale, *texts), 100, sharp).plain()
 
     assert plain(TONE, "LABEL friendly")["label"] == "friendly"
     assert plain(TONE, "QUALITY 0.5")["label"] == "neutral"
@@ -218,6 +220,6 @@ def test_a_planted_judge_sees_labels_answers_and_preferences() -> None:
 
 def test_a_planted_share_of_labels_is_mistaken() -> None:
     eye = Perception(0.0, label_error=0.3)
-    given = [SimulatedJudge(seed, "m", asked(TONE, "LABEL rude"), 100, eye).plain()["label"] for seed in range(400)]
+    given = [PerceivingJudge(seed, "m", asked(TONE, "LABEL rude"), 100, eye).plain()["label"] for seed in range(400)]
     wrong = sum(label != "rude" for label in given)
     assert 90 <= wrong <= 150 and {"neutral", "friendly"} <= set(given)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
 from dicast.app.domain.material import TemplateError
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import single_prompt
 from dicast.app.domain.template import FILTERS, check_template, rendered
 

@@ -40,7 +40,7 @@ class Simulated:
     """A simulated provider in a process of its own."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "dicast.app.providers.simulated", "--port", "0", *options]
+        command = [sys.executable, "-m", "lab.provider", "--port", "0", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         assert self.process.stdout is not None
         self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
@@ -123,6 +123,7 @@ class Cluster:
         self.environ = {**inherited, **given}
         self.app: Dicast = create_app(given)
         self.workers: list[Worker] = []
+        self.provider: Simulated
 
     def worker(self, *options: str, **settings: str) -> Worker:
         """Start a worker and wait until it takes work."""
@@ -182,6 +183,7 @@ def one_worker(folder: Path, redis_url: str, pools: str, *provider: str, **setti
         parts.callback(simulated.stop)
         cluster = Cluster(folder, redis_url, pools.format(url=simulated.base_url), **settings)
         parts.callback(cluster.stop)
+        cluster.provider = simulated
         cluster.app.store.flushdb()
         cluster.worker()
         yield cluster

@@ -64,9 +64,11 @@ class Room:
         return next(name for name in self.names if name.startswith(f"w{number}@"))
 
     def ask(self, command: str, worker: int = 0, **arguments: Any) -> Any:
-        """A worker's reply."""
-        control = self.c.app.control
-        replies = control.broadcast(command, arguments, [self.host(worker)], reply=True, timeout=20, limit=1)
+        """A worker's reply. It is asked again where it has not heard the question, as one that has just begun."""
+        control, host = self.c.app.control, [self.host(worker)]
+        replies = until(
+            lambda: control.broadcast(command, arguments, host, reply=True, timeout=20, limit=1), "it replies", 60
+        )
         return replies[0].popitem()[1]
 
     def celery(self, *args: str, ok: bool = True, text: str | None = None) -> str:

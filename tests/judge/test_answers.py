@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
-from dicast.app.domain.opinion import FailureKind, Usage
+import pytest
+
+from dicast.app.domain.opinion import CallUsage, FailureKind, Usage
+from dicast.app.domain.price import cap_fields
 from dicast.app.pipeline.nonce_key import NonceKey, configured_key
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.config.settings import Settings
@@ -145,3 +150,57 @@ async def test_where_no_process_for_templates_can_be_started_a_unit_comes_again(
     assert await judge.results(ref) == {} and judge.provider.asked == []
     await judge.again(ref, 0, 1)
     assert (await judge.results(ref))[0]["opinion"].get("score") is not None
+
+
+# ---------------------------------------------------------------------- reasoning that takes all tokens
+def reasoned_away(tokens: int) -> Any:
+    used = CallUsage(input_tokens=70, output_tokens=tokens, reasoning_tokens=tokens)
+    return failing(ProviderFailure(FailureKind.OUT_OF_TOKENS, "max_tokens were spent", status_code=200, usage=used))
+
+
+@pytest.mark.parametrize("token, rooms", [("0", [1024, 8192]), ("b0", [2048, 8192])])
+async def test_a_model_that_has_reasoned_all_tokens_away_is_asked_once_with_more(bench, desk, token, rooms):
+    ref = await bench.started(a_job(items=1, dimensions=2, batching=True), units=2)
+    judge = desk(Scripted(reasoned_away(50), good))
+    await judge.again(ref, token, 2)
+    assert [request.max_tokens for request in judge.provider.asked] == rooms
+    first, second = judge.provider.asked
+    assert (first.user, first.system, first.schema) == (second.user, second.system, second.schema)
+    counters = bench.client.status("j").counters
+    assert (counters["calls"], counters["tokens_out"], counters["retries"]) == (2, 80, 1)
+    assert counters["scored"] == (2 if token == "b0" else 1)
+
+
+async def test_one_that_does_it_again_is_not_paid_for_a_third_time(bench, desk):
+    ref, judge = await bench.started(a_job(items=1, dimensions=1), units=1), desk(Scripted(reasoned_away(50)))
+    await judge.again(ref, 0, 2)
+    error = (await judge.results(ref))[0]["error"]
+    assert (error["kind"], error["calls"], error["attempts"]) == ("out_of_tokens", 2, 2)
+    assert len(judge.provider.asked) == 2
+
+
+async def test_more_room_outlasts_failures_of_another_kind(bench, desk):
+    away = failing(ProviderFailure(FailureKind.SERVER, "503", status_code=503))
+    ref = await bench.started(a_job(items=1, dimensions=1), units=1)
+    judge = desk(Scripted(away, reasoned_away(50), away, good), max_attempts=9)
+    await judge.again(ref, 0, 4)
+    assert [request.max_tokens for request in judge.provider.asked] == [1024, 1024, 8192, 8192]
+
+
+async def test_a_cap_has_to_hold_the_larger_room(bench, desk):
+    """The first call fits, the larger one does not."""
+    job = a_job(items=1, dimensions=1, max_tokens=12_000)
+    ref = await bench.started(job, units=1, extra=cap_fields(None, 12_000, None))
+    judge = desk(Scripted(reasoned_away(5000)))
+    await judge.again(ref, 0, 2)
+    assert len(judge.provider.asked) == 1
+    assert (await judge.results(ref))[0]["error"]["kind"] == "capped"
+
+
+async def test_what_the_system_is_called_that_answered_is_kept(bench, desk):
+    ref = await bench.started(a_job(items=2, dimensions=1), units=2)
+    judge = desk(Scripted(lambda request: replace(good(request), fingerprint="fp_1"), good))
+    await judge.do(ref, 0)
+    await judge.do(ref, 1)
+    told = [result["opinion"].get("system_fingerprint") for _, result in sorted((await judge.results(ref)).items())]
+    assert told == ["fp_1", None]

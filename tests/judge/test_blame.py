@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.panel import Agent
 from dicast.app.providers.base import ProviderFailure
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.policy.calls import CallOutcome

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.job import Deployment
 from dicast.app.domain.opinion import ErrorKind, FailureKind, Usage
+from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Stop, lanes
 from dicast.app.domain.retry import GiveUp
 from dicast.app.domain.verdict import Judgment
@@ -200,11 +200,11 @@ def test_what_is_told_of_a_call_stays_short():
 
 
 def test_steps_of_two_writes_for_one_message_are_joined():
-    first = NextSteps(False, plan=True, summary="error: lost: so", errors=[ErrorKind.LOST])
+    first = NextSteps(False, plan=True, summary="error: lost: so", errors=[ErrorKind.LOST], failure="lost: so")
     second = NextSteps(True, gather=True, summary="scored d1 7", errors=[ErrorKind.TIMEOUT])
     assert second.following(first) == NextSteps(
         True, plan=True, gather=True, summary="error: lost: so; scored d1 7",
-        errors=(ErrorKind.LOST, ErrorKind.TIMEOUT),
+        errors=(ErrorKind.LOST, ErrorKind.TIMEOUT), failure="lost: so",
     )  # fmt: skip
     nothing = NextSteps(counts=True)
     assert second.following(nothing).summary == second.summary

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.panel import Agent
 from dicast.app.providers.base import ProviderFailure
 from tests.judge.desk import Scripted, failing, good
 from tests.ledger.bench import a_job

@@ -169,6 +169,22 @@ async def test_a_page_that_is_damaged_costs_its_own_units_alone(stage: Stage, da
     assert await stage.published_when_resumed() == [2, 3][kept:]
 
 
+async def test_a_lock_that_cannot_be_written_costs_a_job_no_report(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("no lock")
+
+    monkeypatch.setattr("dicast.app.pipeline.gather.write_lock", refuse)
+    await stage.judged()
+    await stage.failing(TRIES - 1)
+    await stage.later()
+    assert await stage.one.finish("j")
+    report = read_report(stage.results, "j")
+    assert (report.status, report.scored, stage.scores()) == ("cancelled", 6, units(0, 1, 2))
+    assert "no lock" in stage.status.why
+
+
 async def test_results_that_two_workers_do_not_share_end_the_job_and_are_called_no_more_than_need_be(
     stage: Stage, tmp_path: Path
 ) -> None:

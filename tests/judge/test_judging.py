@@ -478,8 +478,8 @@ async def test_a_call_goes_to_the_pool_of_the_deployment_that_its_message_names(
     lane = SimpleNamespace(pools=("p", "q", "r"), unit=lambda _: SimpleNamespace(dimension=0))
     spec = SimpleNamespace(agents=["a0"], dimensions=["d0"], is_swapped=lambda _: None)
     order = SimpleNamespace(
-        job=SimpleNamespace(spec=spec, lanes=[lane]), ref=SimpleNamespace(lane=0), token=MessageId(0), deployment=1,
-        probe=False,
+        job=SimpleNamespace(spec=spec, lanes=[lane], places=(), budgets_at=lambda *_: ()),
+        ref=SimpleNamespace(lane=0), token=MessageId(0), deployment=1, probe=False,
     )  # fmt: skip
     unit = SimpleNamespace(agent=0, replicate=0)
     call = judge_module._call(order, unit, "q's", SimpleNamespace(opinions=None), [])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.panel import Agent, Deployment
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import ClaimVerdict
@@ -17,7 +17,10 @@ from tests.judge.desk import Scripted, failing
 from tests.ledger.bench import a_job
 
 LOST = {ClaimVerdict.POISON: "lost", ClaimVerdict.SPENT: "lost", ClaimVerdict.UNKNOWN: "outcome_unknown"}
-WANTED = {ClaimVerdict.CANCELLED: "cancelled", ClaimVerdict.REVOKED: "cancelled", ClaimVerdict.EXPIRED: "deadline"}
+WANTED = {
+    ClaimVerdict.CANCELLED: "cancelled", ClaimVerdict.REVOKED: "cancelled", ClaimVerdict.EXPIRED: "deadline",
+    ClaimVerdict.CAPPED: "capped",
+}  # fmt: skip
 
 
 def test_every_verdict_that_ends_a_unit_is_lost_or_wanted():

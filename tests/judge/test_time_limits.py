@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dicast.app.domain.deadlines import Bounds
-from dicast.app.domain.job import Agent, Deployment
 from dicast.app.domain.opinion import FailureKind
+from dicast.app.domain.panel import Agent, Deployment
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Deferral, Due, MessageId

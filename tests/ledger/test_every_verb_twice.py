@@ -11,13 +11,13 @@ import pytest
 import dicast.app.ledger
 from dicast.app.domain.deadlines import Bounds
 from dicast.app.domain.item import Item
-from dicast.app.domain.plan import Stop, lanes
+from dicast.app.domain.plan import DroppedParameter, Stop, lanes
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Deferral, Due, JobState, MessageId, Recorded, UnitResult
 from dicast.app.ledger.troubles import StopStore
-from tests.ledger.bench import a_job
+from tests.ledger.bench import KEYS, a_job
 from tests.ledger.repeating import EPOCH, NOW, START_MS, Stage, one_incarnation
 
 __all__ = ["one_incarnation"]
@@ -89,6 +89,11 @@ async def heir_done(stage):
 async def revoked(stage):
     await page_open(stage)
     stage.client.revoke_unit(REF, MessageId(0))
+
+
+async def batch_formed(stage):
+    stage.redis.hset(KEYS.node("@b"), "stage", "sealed")
+    stage.redis.zadd(KEYS.at("batches"), {"@b": START_MS})
 
 
 async def due_now(stage):
@@ -286,6 +291,7 @@ async def answered(stage):
 
 
 BOUNDS = Bounds(unit_ms=5000, finish_in_ms=60_000, finish_at_ms=START_MS + 90_000, pool_down_ms=20_000)
+REFUSED = DroppedParameter(pool="p", model="m", name="seed", message="it knows no seed")
 DOWN = Stop(pool="p", model="m", kind="pool_down", after=0, status_code=None, message="pool 'p' has been down for 20 s")
 
 
@@ -316,6 +322,7 @@ CASES = [
         claimed,
         lambda s: s.one.defer(REF, {}, [Deferral(0, fence_of(), 0, 0, probe=1)], [Due(MessageId(0), 5)]),
     ),
+    ("drop", page_open, lambda s: s.asking.drop(JOB, REFUSED)),
     ("give_up", page_open, lambda s: s.asking.give_up(JOB, DOWN)),
     ("give_up", stopped_asking, lambda s: s.asking.give_up(JOB, STOP.model_copy(update={"after": 7}))),
     ("stop_asking", page_open, lambda s: refuse(s, "0.0.0")),
@@ -409,6 +416,7 @@ CASES = [
     ("defer", page_open, lambda s: defer(s.one, 0)),
     ("defer", page_open, lambda s: defer(s.one, 0, claims=-5)),
     ("defer", waiting, lambda s: defer(s.one, 0, unpaid=1)),
+    ("cancel_batch", batch_formed, lambda s: s.client.cancel_batch("@b")),
     ("take_due", due_now, lambda s: s.one.take_due()),
     ("take_page", whole, lambda s: s.one.take_page(REF)),
     ("take_page", page_open, lambda s: s.one.take_page(REF)),
@@ -452,10 +460,10 @@ READS = {
     "job", "attempt", "now_ms", "wall_ms", "progress", "unfinished", "facts", "lane", "lane_stages", "items",
     "items_within", "item_count", "pool_rate", "list_claims", "open_pages", "unannounced", "keys", "is_free",
     "awaits_start", "older", "count_unfinished",
-    "status", "jobs", "open_calls", "stops", "load", "exhausted", "pools", "continuations", "unended", "assignments",
-    "job_of_task", "may_call", "incarnation", "unfinished_pools", "is_revoked",
-    "scoreboard", "first_pages", "submitted_job",
-    "has_open_question", "question_state", "standings", "kept_pages", "kept_page",
+    "status", "jobs", "open_calls", "stops", "load", "dropped", "exhausted", "pools", "continuations", "unended",
+    "assignments", "job_of_task", "may_call", "incarnation", "unfinished_pools", "is_revoked",
+    "scoreboard", "first_pages", "submitted_job", "capped", "budget_reason", "books",
+    "batches", "batches_over", "has_open_question", "question_state", "standings", "kept_pages", "kept_page",
 }  # fmt: skip
 
 
@@ -492,7 +500,8 @@ def test_every_verb_is_a_case():
     assert verbs == {verb for verb, *_ in CASES}
     files = Path(dicast.app.ledger.__file__).parent.glob("*.lua")
     scripts = {path.stem for path in files if path.read_text().startswith("#!lua")}
-    assert scripts - {"list_claims"} <= {verb for verb, *_ in CASES}
+    of_batches = {"take_batch", "write_batch"}  # tests/ledger/test_batches.py
+    assert scripts - {"list_claims"} - of_batches <= {verb for verb, *_ in CASES}
 
 
 async def test_the_states_before_are_what_they_say(redis_url):

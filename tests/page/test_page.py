@@ -13,6 +13,7 @@ import pytest
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
+from dicast.app.domain.report import Report
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.reports.blind import BlindRatings
 from dicast.app.reports.folders import job_folder
@@ -20,6 +21,7 @@ from dicast.app.server import page
 from tests.e2e.cluster import until
 from tests.page import world
 from tests.page.conftest import Watched
+from tests.reports.kinds import KINDS, systems
 from tests.server.serving import client, installation, served
 
 if TYPE_CHECKING:
@@ -27,6 +29,69 @@ if TYPE_CHECKING:
 
 Open = Callable[..., Watched]
 _names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def kinds(open_installation: tuple[Dicast, str]) -> dict[str, Report]:
+    """A finished job of each of six kinds."""
+    dicast, _ = open_installation
+    reports = {kind: make(dicast.settings.results_dir)[1] for kind, make in KINDS.items()}
+    for report in reports.values():
+        world.registered(dicast, report)
+    return reports
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_screenful_answers_what_one_came_for(
+    made: tuple[Dicast, str], kinds: dict[str, Report], open_page: Open, kind: str
+) -> None:
+    """Which system, how sure, whom to trust, what failed, what now: in the words of the report."""
+    report = kinds[kind]
+    conclusions = report.conclusions
+    assert conclusions is not None
+    seen = open_page(made[1], viewport={"width": 1440, "height": 900})
+    seen.go(f"#/jobs/{report.job_id}", wait=".verdict")
+    seen.page.wait_for_timeout(200)
+    screenful = seen.page.evaluate(
+        """() => [...document.querySelectorAll("main h1, main p, main .badge")]
+          .filter((each) => each.checkVisibility() && each.getBoundingClientRect().bottom <= innerHeight)
+          .map((each) => each.innerText).join("\\n")"""
+    )
+    answers = {
+        "which system, how sure": conclusions.best, "whom to trust": conclusions.trust,
+        "what failed": conclusions.failures, "what now": [action.text for action in conclusions.actions],
+        "health": [conclusions.badge],
+    }  # fmt: skip
+    for question, sentences in answers.items():
+        assert sentences, question
+        for sentence in sentences:
+            assert sentence in screenful, (question, sentence)
+    assert seen.axe() == []
+
+
+def test_two_runs_are_compared_with_their_texts(
+    made: tuple[Dicast, str], kinds: dict[str, Report], open_page: Open
+) -> None:
+    """The page says first that one system alone has changed, then shows it, then the judges."""
+    dicast, address = made
+    before = kinds["systems"].job_id
+    world.registered(dicast, systems(dicast.settings.results_dir, "support-bots-december", "claude-bot")[1])
+    for scheme in ("light", "dark"):
+        seen = open_page(address, color_scheme=scheme)
+        seen.go("#/jobs/support-bots-december", wait=".verdict")
+        seen.page.get_by_role("link", name="Compare with").click()
+        seen.page.get_by_label("from").select_option(before)
+        seen.page.wait_for_selector(".moved")
+        headings = [each.inner_text() for each in seen.page.locator("main h1, main h2").all()]
+        assert headings == ["What has changed", "Systems", "Judges", "What moved most"]
+        assert seen.page.inner_text(".verdict .first").startswith("Only claude-bot changed: ")
+        assert "claude-bot: −" in (seen.page.locator(".track:has(.leads)").first.get_attribute("aria-label") or "")
+        assert "I am sorry for the delay." in seen.page.inner_text(".moved li >> nth=0")
+        assert seen.axe() == [], scheme
+    seen.go(f"#/jobs/support-bots-december/compare?from={kinds['labels'].job_id}")
+    seen.expected.append("409")
+    seen.page.wait_for_selector(".wrong")
+    assert "no dimension in common" in seen.page.inner_text(".wrong")
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +227,7 @@ def test_a_job_is_followed_cancelled_and_resumed(made: tuple[Dicast, str], open_
     until(lambda: dicast.ledger.status(name).state != "running", "the job is cancelled")
     world.finished(dicast, f"{name}-ended", 3, failed=2)
     seen.go(f"#/jobs/{name}-ended")
-    seen.page.get_by_role("button", name="Resume").click()
+    seen.page.get_by_role("button", name="Judge these again").click()
     until(lambda: dicast.ledger.status(f"{name}-ended").state == "submitted", "the job is resumed")
 
 
@@ -181,9 +246,8 @@ def test_a_job_is_submitted_or_refused_in_the_same_words(
                           headers={"Content-Type": "application/yaml"}).json()["errors"]  # fmt: skip
     assert len(lines) == 2 and all(line in told for line in lines)
     (tmp_path / "items.jsonl").write_text(json.dumps({"id": "i", "text": "a text"}) + "\n")
-    seen.page.get_by_text("Items in a file").click()
     seen.page.set_input_files("#items", tmp_path / "items.jsonl")
-    named = seen.page.wait_for_selector("details code").inner_text()
+    named = seen.page.wait_for_selector(".form code").inner_text()
     (tmp_path / "job.yaml").write_text(
         f"id: pasted\nagents: [{{name: a}}]\ndimensions: [{{id: d, instructions: '?'}}]\n{named}\n"
     )
@@ -194,19 +258,61 @@ def test_a_job_is_submitted_or_refused_in_the_same_words(
     assert dicast.ledger.status("pasted").units == 1
 
 
+def test_a_form_writes_the_job_and_shows_what_is_sent(
+    made: tuple[Dicast, str], open_page: Open, tmp_path: Path
+) -> None:
+    """Its text is checked and can be submitted; what is changed by hand is kept."""
+    dicast, address = made
+    rows = "".join(f"{n},bot {n % 2},Refund {n} was sent,Where is it?\n" for n in range(6))
+    (tmp_path / "answers.csv").write_text(f"id,system,answer,prompt\n{rows}")
+    seen = open_page(address)
+    seen.go("#/submit", wait=".entry")
+    page = seen.page
+    page.fill("#texts", 'One text.\n\nAnother: "quoted" #text.')
+    assert 'text: "Another: \\"quoted\\" #text."' in page.input_value("#text")
+    page.set_input_files("#items", tmp_path / "answers.csv")
+    page.get_by_label("Judged text").select_option("answer")
+    page.get_by_role("button", name="Add a judge").click()
+    page.locator(".entry .name input").last.fill("yes: a # judge")
+    page.get_by_text("From the library").click()
+    page.get_by_label("Helpfulness").check()
+    page.locator("summary", has_text="Ratings, limits").click()
+    page.fill("#project", "desk")
+    page.fill("#id", "by-form")
+    page.fill("#max-calls", "1000")
+    page.get_by_role("button", name="Check").click()
+    told = page.locator("section[aria-label='The check']").inner_text()
+    assert (
+        "24 judgements in 24 calls" in told and "> Refund 0 was sent" in told and "Nothing has been submitted" in told
+    )
+    assert seen.axe() == []
+    with pytest.raises(UnknownJob):
+        dicast.ledger.status("by-form")
+    page.fill("#text", page.input_value("#text").replace("Is every statement true?", "Is it true?"))
+    assert "Changed by hand" in page.inner_text("#text-help")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_selector("h1:has-text('by-form')")
+    job, _ = dicast.ledger.submitted_job("by-form")
+    assert (job.project, job.groups, job.max_calls, len(job.agents)) == ("desk", ["system"], 1000, 2)
+    assert [d.id for d in job.dimensions] == ["helpfulness", "correct"] and job.agents[1].name == "yes: a # judge"
+    assert job.dimensions[1].instructions == "Is it true?"
+
+
 def test_results_are_sorted_filtered_and_linked(made: tuple[Dicast, str], open_page: Open) -> None:
     seen = open_page(made[1])
     seen.go("#/jobs/editorials")
-    seen.page.get_by_role("row", name=re.compile("^statistician")).get_by_role("link").first.click()
+    seen.page.get_by_text("Means by judge and dimension").click()
+    seen.page.locator(".heat").get_by_role("row", name=re.compile("^statistician")).get_by_role("link").first.click()
     seen.page.wait_for_selector("text=60 found")
     assert "judge=statistician" in seen.page.url and "sort=score" in seen.page.url
     seen.page.get_by_role("link", name="On", exact=True).click()
     seen.page.wait_for_selector("text=51 to 60 of 60")
+    seen.page.select_option("#within", "search")
     seen.page.fill("#search", "ESSAY-00")
     seen.page.keyboard.press("Enter")
     seen.page.wait_for_selector("text=10 found")
     address = seen.page.url
-    seen.page.get_by_role("link", name="Disagreement").click()
+    seen.page.get_by_role("link", name="Spread").click()
     seen.page.wait_for_selector("th[aria-sort=descending]")
     again = open_page(made[1])
     again.page.goto(address)
@@ -216,6 +322,54 @@ def test_results_are_sorted_filtered_and_linked(made: tuple[Dicast, str], open_p
         again.page.get_by_text("Files").click()
         again.page.get_by_role("button", name="Opinions, JSONL").click()
     assert len(Path(found.value.path()).read_text().splitlines()) == 540
+
+
+def test_items_have_facets_and_one_stands_beside_the_list(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1], viewport={"width": 1440, "height": 900})
+    seen.go("#/jobs/editorials/items")
+    seen.page.wait_for_selector(".excerpt:has-text('The council plans')")
+    press(seen, "j", "j")
+    assert seen.page.inner_text(".pane h2") == "essay-001"
+    seen.page.wait_for_selector(".pane .opinions")
+    seen.page.evaluate("scrollTo(0, 400)")
+    press(seen, "Enter")
+    seen.page.wait_for_selector("h1:has-text('essay-001')")
+    press(seen, "j")
+    seen.page.wait_for_selector("h1:has-text('essay-002')")
+    seen.page.locator(".traces summary", has_text="Prompt").first.click()
+    seen.page.wait_for_selector(".code:has-text('END OF MATERIAL')")
+    press(seen, "Escape")
+    seen.page.wait_for_selector(".pane h2:has-text('essay-001')")
+    until(lambda: seen.page.evaluate("scrollY") > 300, "the list stands where it was")
+    seen.page.get_by_role("button", name=re.compile("^failed")).click()
+    seen.page.wait_for_selector(r"text=/^\d found of 60/")
+    seen.page.fill("#search", "no such text")
+    press(seen, "Enter")
+    seen.page.wait_for_selector("text=No item is like that")
+    seen.go("#/jobs/editorials/items?offset=5000")
+    seen.page.wait_for_selector("text=51 to 60 of 60")
+
+
+def test_markdown_code_and_json_are_shown_without_becoming_markup(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1])
+    seen.go("#/jobs")
+    drawn = seen.page.evaluate(
+        """async () => {
+          const { formOf, rendered } = await import("/page/markdown.js");
+          const text = "# A head\\n\\n**bold** <img src=x onerror='stolen = 1'> [here](javascript:alert(1))\\n\\n" +
+            "- one\\n- two `code`\\n  - inner\\n\\n```js\\nwindow.stolen = 1 // <b>\\n```" +
+            "\\n\\n| a | b |\\n|---|---|\\n| 1 | <i>2</i> |";
+          document.querySelector("main").replaceChildren(...rendered(text));
+          const deep = ">".repeat(5000) + "`".repeat(9000) + "[".repeat(5000);
+          rendered(deep);
+          const main = document.querySelector("main"), made = main.querySelectorAll("a, img, b, i").length;
+          return [formOf(text), formOf('{"a": [1]}'), formOf("Plain words."), main.innerText, made,
+            main.querySelectorAll("li").length];
+        }"""
+    )
+    assert drawn[:3] == ["markdown", "json", "plain"] and drawn[4:] == [0, 3]
+    for told in ("A head", "<img src=x", "here (javascript:alert(1))", "window.stolen = 1 // <b>", "<i>2</i>"):
+        assert told in drawn[3], told
 
 
 def test_wishes_of_a_pool_are_set_and_taken_back(made: tuple[Dicast, str], open_page: Open) -> None:
@@ -295,6 +449,39 @@ def test_a_person_rates_by_keyboard_alone(made: tuple[Dicast, str], open_page: O
     assert seen.axe() == []
     seen.page.reload()
     seen.page.wait_for_selector("text=How you and the judges agree")
+
+
+def test_what_cannot_be_said_is_told_and_all_dimensions_stand_at_once(
+    made: tuple[Dicast, str], open_page: Open
+) -> None:
+    dicast, address = made
+    world.finished(dicast, "open", 3)
+    with client(address) as http:
+        http.post("/jobs/open/rating", json={"size": 3})
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, "open"))
+    sent: list[str] = []
+    seen = open_page(address, viewport={"width": 390, "height": 844})
+    seen.page.on("request", lambda request: sent.append(request.url + (request.post_data or "")))
+    seen.go("#/rate/open?rater=gil")
+    seen.page.get_by_label("All dimensions at once").check()
+    assert seen.page.locator(".question").count() == 3
+    seen.page.locator(".question >> nth=1").locator("[data-score='4']").click()
+    seen.page.wait_for_selector(".question.now:has-text('Sound figures')")
+    press(seen, "x")
+    seen.page.wait_for_selector("text=2 of 9")
+    seen.page.get_by_text("Note").first.click()
+    seen.page.get_by_label("Note on Clear position").fill("Half of it is missing.")
+    press(seen, "Tab")
+    until(lambda: len(blind.notes()) == 2, "note and question are kept")
+    assert list(blind.ratings().values()) == [4] and seen.axe() == []
+    assert {(key[1], note.cannot_say, note.text) for key, note in blind.notes().items()} == {
+        ("sound", True, ""), ("clear", False, "Half of it is missing."),
+    }  # fmt: skip
+    assert not [url for url in sent if "essay" in url], "what an item is called may tell what it is of"
+    box = seen.page.locator(".ask .steps").bounding_box()
+    assert box is not None and box["y"] + box["height"] <= 844, "the buttons are in reach on a phone"
+    seen.page.reload()
+    seen.page.wait_for_selector("text=2 of 9")
 
 
 def test_a_rating_whose_answer_is_lost_counts_once(made: tuple[Dicast, str], open_page: Open) -> None:
@@ -387,7 +574,7 @@ def test_one_signs_in_out_and_is_told_when_the_token_ends(tmp_path: Path, redis_
         seen.page.fill("#token", token)
         press(seen, "Enter")
         seen.page.wait_for_selector("h1:has-text('editorials')")
-        assert seen.page.get_by_role("button", name="Resume").count() == 0, "the token is for reading"
+        assert seen.page.get_by_role("button", name="Judge these again").count() == 0, "the token is for reading"
         assert token not in seen.page.content() and token not in seen.page.url
         assert seen.page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
         # The link stands only once all that the view asks for is there: the click makes the next request.

@@ -121,15 +121,23 @@ def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, fa
     )  # fmt: skip
     report = finish(root, name, "abc", header)
     dicast.submit(spec)
-    ms = round(1000 * START.timestamp())
+    registered(dicast, report)
+    return report
+
+
+def registered(dicast: Dicast, report: Report) -> None:
+    """The ledger knows that the job of this report has ended; the job is one that somebody has submitted, or any."""
+    name = report.job_id
+    if dicast.ledger.is_free(name):
+        dicast.submit({**job(name, 1), "project": report.project})
+    ms = round(1000 * report.started.timestamp())
     fields = {
         "state": "completed", "report": report.model_dump_json(), "incarnation": "abc", "started_ms": str(ms),
         "finished_ms": str(ms + 80_000), "done": str(report.units), "scored": str(report.scored),
-        "failed": str(report.failed), "calls": str(header.calls), "retries": "7", "tokens_in": "91234",
-        "tokens_out": "20411",
+        "failed": str(report.failed), "calls": str(report.calls), "retries": "7", "tokens_in": "91234",
+        "tokens_out": "20411", "units": str(report.units),
     }  # fmt: skip
     dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
-    return report
 
 
 def running(dicast: Dicast, name: str, done: int, units_items: int = 40) -> None:

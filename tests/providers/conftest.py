@@ -111,7 +111,8 @@ class RawServer:
         task.add_done_callback(self._tasks.discard)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            lengths = (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            length = next(lengths, 0)  # a GET has none
             self.requests.append(head + await reader.readexactly(length))
             await self._script(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dicast.app.pipeline.call_facts import outcome_of_failure
 from dicast.app.providers.base import FailureKind, ProviderFailure
-from dicast.app.providers.simulated.dialects import bomb
+from lab.provider.faults import bomb
 from tests.providers.conftest import DIALECTS, KEY, RawServer, Script, answer, chat, failure_of, good_body, make, sends
 
 MALFORMED, CONNECTION, REJECTED = FailureKind.MALFORMED, FailureKind.CONNECTION, FailureKind.REJECTED
@@ -71,7 +71,6 @@ async def test_a_body_that_names_a_refusal_is_one_under_any_status(dialect, prov
         b'{"choices": [{"message": {"content": null}}], "content": [{"type": "text"}]}',
         b'{"choices": [{"message": {"content": ""}}], "content": [{"type": "text", "text": ""}]}',
         b'{"choices": [{"message": {"content": 7}}], "content": 7}',
-        b'{"choices": [{"message": {"content": null, "refusal": "no"}}], "content": [], "stop_reason": "refusal"}',
         b'{"error": {"message": "busy"}, "type": "error"}',
         b'{"choices": [{"message": {"content": "\\ud800"}}], "content": [{"type": "text", "text": "\\ud800"}]}',
         b'{"choices": [{"message": {"content": "\xff\xfe"}}], "content": [{"type": "text", "text": "\xff"}]}',

@@ -18,7 +18,7 @@ from jsonschema import validate
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import single_prompt
 from dicast.app.domain.verdict import Judgment, read_single
 from dicast.app.providers import local, local_server

@@ -210,4 +210,4 @@ def test_the_command_shows_the_report_without_the_libraries(
     monkeypatch.setitem(sys.modules, "dicast.app.analysis.assess", None)
     show_statistics(Terminal(), str(folder), [], None, recompute=False, json=False)
     shown = capsys.readouterr()
-    assert "pip install -e '.[scores]'" in shown.err and "80 of 80 units scored" in shown.out
+    assert "pip install -e '.[scores]'" in shown.err and "80 of 80 judgements scored" in shown.out

@@ -17,7 +17,8 @@ from dicast.app.domain.calibration import Calibration, CalibrationMap, MadeFor
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.fingerprints import judge_digest, prompt_digest
 from dicast.app.domain.item import Rating
-from dicast.app.domain.job import Agent, EvaluationJob
+from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.refusals import InvalidJob, JobRefused
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files

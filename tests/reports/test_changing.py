@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,25 @@ def test_a_folder_is_one_writers_at_a_time_and_a_dead_ones_no_more(
         holder.kill()
         holder.join(30)
         keep(folder, report, report.statistics)
+    finally:
+        holder.kill()
+        holder.join(30)
+
+
+def test_a_folder_is_waited_for_while_another_writes(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path)
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    holder = context.Process(target=_hold, args=(folder, held))
+    holder.start()
+    try:
+        assert held.wait(30)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(keep, folder, report, report.statistics)
+            with pytest.raises(TimeoutError):
+                writing.result(0.3)
+            holder.kill()
+            assert writing.result(30).job_id == report.job_id
     finally:
         holder.kill()
         holder.join(30)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dicast.app.domain.report import Report
-from dicast.app.reports.collecting import ResultsAway, collect, results_root
-from dicast.app.reports.exports import export
+from dicast.app.reports.collecting import ResultsAway, collect, export, results_root
 from dicast.app.reports.files import finish, read_opinions, read_report, write_page
 from tests.reports.building import NOW, error, header, opinion
 

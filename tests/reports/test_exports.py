@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dicast.app.reports.collecting import export
 from dicast.app.reports.columns import COLUMNS
-from dicast.app.reports.exports import export
 from dicast.app.reports.files import NoResults, finish, write_page
 from dicast.app.reports.folders import replacing
 from tests.reports.building import NOW, header, opinion

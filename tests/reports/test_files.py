@@ -63,7 +63,8 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
 
     lines = [orjson.loads(line) for line in (folder / "opinions.jsonl").read_bytes().splitlines()]
-    always = [name for name in Opinion.model_fields if name not in {"not_needed", "dissent"}]
+    unsaid = {"not_needed", "dissent", "cached", "system_fingerprint"}
+    always = [name for name in Opinion.model_fields if name not in unsaid]
     assert all(list(line) == always for line in lines)
     assert [(line["item_id"], line["judge"]) for line in lines] == [
         ("item-0", "strict"), ("item-1", "strict"), ("item-0", "kind"), ("item-2", "strict"),
@@ -81,12 +82,13 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.schema.field("cited_evidence").type == pa.list_(pa.string())
     assert table.column_names == [
         "judge", "criterion_id", "item_id", "replicate", "swapped", "score", "label", "answers", "argument",
-        "cited_evidence", "model", "pool", "input_tokens", "output_tokens", "latency_s", "attempts", "not_needed",
-        "probe", "dissent",
+        "cited_evidence", "model", "system_fingerprint", "pool", "input_tokens", "output_tokens", "latency_s",
+        "attempts", "not_needed", "probe", "dissent", "cached",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
         assert row.pop("not_needed") is told.not_needed is False
-        assert row.pop("dissent") is told.dissent is None
+        assert row.pop("dissent") is told.dissent is row.pop("cached") is told.cached is None
+        assert row.pop("system_fingerprint") is told.system_fingerprint is None
         usage = {"input_tokens": row.pop("input_tokens"), "output_tokens": row.pop("output_tokens")}
         assert {**row, "usage": usage, "metadata": {}} == told.model_dump()
 
@@ -101,6 +103,21 @@ def test_many_opinions_become_several_row_groups(tmp_path: Path, monkeypatch: py
     assert len(rows) > 2
     assert max(rows) < 10
     assert parquet.read().column("item_id").to_pylist() == [f"item-{i}" for i in range(25)]
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_row_group_is_closed_when_it_has_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """Also the second one, whose bytes are counted from nothing."""
+    line = opinion(1).model_dump_json(exclude_none=True).encode() + b"\n"
+    monkeypatch.setattr(columns, "_ROW_GROUP_BYTES", len(line) * lines)
+    path = tmp_path / "opinions.parquet"
+    with path.open("wb") as file, columns.Columns(file) as writer:
+        for _ in range(2 * lines + 1):
+            writer.add(line)
+    written = pa.parquet.ParquetFile(path).metadata
+    assert [written.row_group(i).num_rows for i in range(written.num_row_groups)] == [lines, lines, 1]
 
 
 def test_long_texts_close_a_row_group_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

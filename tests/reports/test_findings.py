@@ -35,14 +35,23 @@ def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
         return SimpleNamespace(dimension="clear", judge=judge, shift=of, p=p, only_first=first, only_second=second)
 
     moved = SimpleNamespace(
-        item_id="i1", dimension="clear", judge="a", first=2, second=4.5, first_argument="It is so.", second_argument=""
+        item_id="i1",
+        dimension="clear",
+        judge="a",
+        first=2,
+        second=4.5,
+        first_argument="It is so.",
+        second_argument="",
+        first_text="Old text.",
+        second_text="New text.",
     )
     found: Any = SimpleNamespace(
         first="one", second="two", forced=["another rubric"], skipped_sentence="Some were spared.", moved=[moved],
+        summary=["Only b changed."], by="system", panel=[], systems=[],
         shifts=[shift("a", UP, 0.0004, 1, 2), shift("b", UP, 0.0125, 0, 3), shift("c", WHY, None)],
     )  # fmt: skip
     lines = printed(_comparison(found, TableStyle(ascii_only=True)))
-    assert lines[:2] == ["From one to two", "compared all the same: another rubric"]
+    assert lines[:3] == ["From one to two", "compared all the same: another rubric", "Only b changed."]
     (header,) = [line for line in lines if "Dimension" in line]
     assert header.split("  ")[0] == "Dimension" and "p (Holm)" in header and "only in one" in header
     rows = [" ".join(line.split()) for line in lines if line.startswith("clear")]
@@ -50,8 +59,9 @@ def test_two_runs_are_compared_with_what_moved_and_both_arguments() -> None:
         "clear a 1,200 0.50 (0.25..0.75) < 0.001 1 + 2", "clear b 1,200 0.50 (0.25..0.75) 0.013 0 + 3",
         "clear c - 4 items are few - -",
     ]  # fmt: skip
-    assert lines[-5:] == [
-        "Some were spared.", "What moved most", "2 to 4.5  i1, clear, a", "It is so.", "(nothing)",
+    shown = [" ".join(line.split()) for line in lines[-5:]]
+    assert shown == [
+        "Some were spared.", "What moved most", "2 to 4.5 i1, clear, a", "Old text. New text.", "It is so. (nothing)",
     ]  # fmt: skip
     still: Any = SimpleNamespace(**{**vars(found), "moved": [], "skipped_sentence": None})
     assert printed(_comparison(still, TableStyle(ascii_only=True)))[-1] == "No item moved."

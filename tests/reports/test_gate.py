@@ -17,7 +17,10 @@ from pydantic import ValidationError
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.quality_gate import QualityGateOptions, decide_job
 from dicast.app.domain.calibration import Calibration
+from dicast.app.domain.cost import BookLine, CostLine, JobCost, Sum
+from dicast.app.domain.figure import Figure
 from dicast.app.domain.job import EvaluationJob
+from dicast.app.domain.price import Place, Price, TokenRates
 from dicast.app.domain.quality_gate import Check, QualityGate, QualityVerdict
 from dicast.app.reports import files, quality_gate, statistics
 from dicast.app.reports.folders import begin, job_folder
@@ -63,6 +66,20 @@ def test_errors_are_counted_against_their_share(tmp_path: Path) -> None:
     assert [told({"max_errors": most}, run) for most in ("2.5%", 0.025, "0.02", 0)] == [
         [("errors", True)], [("errors", True)], [("errors", False)], [("errors", False)],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "spent, unknown, unpriced, passed",
+    [("1.00", "0.50", [], True), ("1.00", "0.51", [], False), ("1.60", "0", [], False), ("0", "0", ["p/m"], None),
+     ("2", "0", ["p/m"], False)],
+)  # fmt: skip
+def test_a_cost_has_what_is_unknown_and_cannot_be_told_without_a_price(tmp_path, spent, unknown, unpriced, passed):
+    run, line = run_of(tmp_path), BookLine("strict", Place("p", "m", Price(TokenRates(1, 1, 1, 1))), "2026-11-24")
+    cost = JobCost(
+        sums=[Sum(currency="USD", spent=spent, unknown=unknown)], lines=[CostLine.from_book(line)], unpriced=unpriced
+    )
+    run = FinishedRun(run.folder, run.report.model_copy(update={"cost": cost}))
+    assert told({"max_cost": "1.5"}, run) == [("cost", passed)]
 
 
 def test_a_loss_must_be_proved_or_with_confidence_be_ruled_out(tmp_path: Path) -> None:
@@ -198,12 +215,34 @@ def test_junit_has_a_case_for_each_check_and_item(tmp_path: Path) -> None:
 def test_markdown_and_csv_hold_no_markup_and_no_formula(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     text = markdown(QualityVerdict(job_id="job-1", checks=CHECKS), run.report)
-    assert "failed its gate" in text and not re.search(r"(?<!\\)[<`]", text)
+    assert "failed its gate" in text and not re.search(r"(?<!\\)[<`]", re.sub("</?(details|summary)>", "", text))
+    assert text.index("failed |") < text.index("* **Result:**") < text.index("<details>") < text.index("passed |")
     assert all(line.replace("\\|", "").count("|") in (0, 4, 5) for line in text.splitlines())
     write_csv(QualityVerdict(job_id="job-1", checks=CHECKS), tmp_path / "c.csv")
     with (tmp_path / "c.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["passed"] for row in rows] == ["failed", "passed", "cannot be told"] and rows[1]["name"] == "'=1+1"
+
+
+def test_a_summary_tells_the_change_and_leads_to_the_report(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    change = Check(
+        name="clear not worse", kind="not_worse_than", dimension="clear", passed=True, value=-0.25, low=-0.5, high=0.0,
+        told="no loss is proved",
+    )  # fmt: skip
+    text = markdown(QualityVerdict(job_id="job-1", checks=[change]), run.report, link="https://ci.example/1?a=(b)")
+    assert "| change against the baseline |" in text and "| -0.25 (-0.50 to +0.00) |" in text
+    assert "[The whole report](https://ci.example/1?a=%28b%29)" in text
+    assert "Checks: all 1 passed" in text
+
+
+def test_a_comment_has_a_mark_by_which_a_bot_finds_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, gate=QualityGate(fail_under={"clear": 5.0}))
+    options = QualityGateOptions({}, comment=str(tmp_path / "comment.md"))
+    assert decide_job(Terminal(), str(run.folder), options, json=False) is Exit.OK
+    text = (tmp_path / "comment.md").read_text(encoding="utf-8")
+    assert text.startswith("<!-- dicast gate -->\n### Job job\\-1 ") and "**Do now:**" in text
+    assert "Gate passed" in capfd.readouterr().out
 
 
 # ---------------------------------------------------------------------- the command
@@ -252,3 +291,38 @@ def test_the_process_ends_with_the_gates_code(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 4, done.stderr
     assert "mean of clear: 5" in done.stdout and "Gate failed" in done.stdout
+
+
+def test_an_item_that_fails_does_not_raise_the_mean(tmp_path: Path) -> None:
+    """What failed may have been as low as a score can be: then the mean of the rest proves nothing."""
+    begin(tmp_path, "job-1", NOW)
+    judges, lost = ("strict", "kind"), range(8)
+    opinions = [opinion(n, judge, None if n in lost else 4 + n % 3) for n in range(ITEMS) for judge in judges]
+    files.write_page(tmp_path, "job-1", NOW, "0", 0, opinions, [error(n, judge) for n in lost for judge in judges])
+    report = files.finish(tmp_path, "job-1", NOW, header(2 * ITEMS))
+    run = FinishedRun(job_folder(tmp_path, "job-1"), report)
+    (check,) = quality_verdict(QualityGate(fail_under={"clear": 4.9}), run).checks
+    assert check.passed is None and check.value is not None and check.value >= 4.9
+    assert "in the judges' opinion" in check.told and "8 items have no score, with which it would be 4.2" in check.told
+    assert told({"fail_under": {"clear": 4.9}, "max_errors": 0.9}, run)[1] == ("mean of clear", True)
+    assert told({"fail_under": {"clear": 4.0}}, run) == [("mean of clear", True)]
+    assert told({"fail_under": {"clear": 5.5}}, run) == [("mean of clear", False)]
+
+
+def test_a_mean_is_peoples_where_they_rated(tmp_path: Path) -> None:
+    folder, report = finished(tmp_path)
+    computed = statistics.compute(folder, report)
+    clear, *others = computed.dimensions
+    whole = clear.voices[-1]
+    assert whole.peoples_mean is not None
+    strict = Figure(value=3.0, low=2.5, high=3.5, items=9, method="PPI++")
+    means = whole.peoples_mean.model_copy(update={"powered": strict})
+    voices = [*clear.voices[:-1], whole.model_copy(update={"peoples_mean": means})]
+    kept = computed.model_copy(update={"dimensions": [clear.model_copy(update={"voices": voices}), *others]})
+    run = FinishedRun(folder, report.model_copy(update={"statistics": kept}))
+    (people,) = quality_verdict(QualityGate(fail_under={"clear": 2.9}), run).checks
+    assert people.told == "people's mean of all items would be 3.00 (2.50 to 3.50); at least 2.9" and people.passed
+    assert told({"fail_under": {"clear": 2.9}, "confident": True}, run) == [("mean of clear", False)]
+    assert told({"fail_under": {"clear": 3.1}}, run) == [("mean of clear", False)]
+    (panel,) = quality_verdict(QualityGate(fail_under={"clear": 3.1}, opinion="judges"), run).checks
+    assert panel.passed and "in the judges' opinion" in panel.told

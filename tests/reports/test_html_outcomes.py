@@ -13,12 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from dicast.app.domain.figure import Figure
-from dicast.app.domain.judge_statistics import CalibratedRater, ProbeStatistics, RankingAgreement, StoppedEarly
+from dicast.app.domain.judge_statistics import (
+    CalibratedRater,
+    ProbeStatistics,
+    RankingAgreement,
+    RaterStatistics,
+    StoppedEarly,
+)
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports import files
 from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.html.outcomes import calibration
 from dicast.app.reports.html.page import write_report
 from dicast.app.reports.statistics import compute, keep
 from tests.reports.building import NOW, builder, files_in, header, opinion
@@ -122,7 +129,7 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
     for told in (
         "Yes; 0.71 (0.55 to 0.86, 95 %), after 60 of 1,000; 2,820 calls were not needed", "720 of 780 (92 %)",
         "Of 180 scores in Topic: ", "Labels in Topic: shares", "Choices in Better text",
-        "33 units (4 %) were not needed", "A is preferred in 75 % of the pairs in better; apple is the best",
+        "33 judgements were not needed", "apple is best of 3 in the judges&#39; opinion",
         "the question with the fewest yes is “Is there &lt;b&gt;",
         "apple comes first of 3 contestants", "Ranking in Better text",
         "Win rates of those compared in Better text", "Who wins against whom", "What the escalating panel saved",
@@ -172,3 +179,11 @@ def test_a_chiefs_dissent_is_shown_with_its_verdict(tmp_path: Path) -> None:
 def test_next_to_nothing_is_no_trouble(tmp_path: Path, items: int) -> None:
     folder, report = made(tmp_path, items)
     safe(write_report(folder, report, tmp_path / "out.html").read_text(encoding="utf-8"))
+
+
+def test_a_point_of_a_calibration_curve_rests_on_three_items() -> None:
+    from tests.reports.whole import Filler  # which reads this module
+
+    rater = Filler(unknown=0).fill(RaterStatistics, confusion=[[2, 0], [2, 1]])
+    ((score, mean, low, high),) = calibration(rater, 1)
+    assert (score, mean) == (2.0, 4 / 3) and 1 <= low < mean < high <= 2

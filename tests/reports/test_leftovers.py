@@ -9,7 +9,10 @@ import pytest
 
 from dicast.app.domain.report import ReportDimension
 from dicast.app.reports import folders
+from dicast.app.reports.files import UnfiledReport
 from dicast.app.reports.html.sections import MOST_BARS, _histogram
+from dicast.app.reports.stored_items import kept_image
+from tests.reports.building import header, opinion
 
 
 def test_a_folder_that_cannot_be_made_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +46,20 @@ def test_a_histogram_counts_every_score_in_the_bar_that_names_it() -> None:
             (at,) = [n for n, count in enumerate(bars(low, high, {score: 9})[0]) if count == 9]
             first, _, last = labels[at].partition("–")
             assert int(first) <= score <= int(last or first)
+
+
+@pytest.mark.parametrize("reference", ["", "sha256:", "sha256:../../report.json", "sha256:" + "g" * 64, "0" * 63])
+def test_an_image_is_known_by_its_digest_alone(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(ValueError, match="no digest"):
+        kept_image(tmp_path, reference)
+
+
+@pytest.mark.parametrize("kind, reason", [("preference", "its results are in no file"), ("numbers", None)])
+def test_a_report_without_files_waits_for_no_statistics(tmp_path: Path, kind: str, reason: str | None) -> None:
+    labels = {"kind": kind, "labels": ["B", "tie", "A"]} if kind == "preference" else {}
+    dimension = ReportDimension(id="clear", scale_min=-1, scale_max=1, **labels)
+    unfiled = UnfiledReport(tmp_path, header(1, dimensions=[dimension]))
+    unfiled.add([opinion(0, score=1)], [])
+    found = unfiled.build().statistics
+    assert found is not None and found.state == "left out"
+    assert (found.reason == "its results are in no file") == (reason is not None)

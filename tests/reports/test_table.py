@@ -78,7 +78,7 @@ def test_the_figures_stand_in_their_rows() -> None:
     assert rows["Clarity"] == ["Clarity", "1..10", "1.50", "0.71", "██········", "1.00", "1.00", "2.00", "0"]
     assert rows["Correctness"][-3:] == ["4.00", "-", "1"]
     assert rows["timeout"][:4] == ["timeout", "1", "503", "no"]
-    assert any("3 of 4 units scored, 1 failed, in 1 min 23 s" in line for line in lines)
+    assert any("3 of 4 judgements scored, 1 failed, in 1 min 23 s" in line for line in lines)
     assert any("/results/job-1" in line for line in lines)
 
 
@@ -209,3 +209,11 @@ def test_one_judge_has_no_heat_map() -> None:
     file = io.StringIO()
     print_heat_map(report_of(["a"], ["alone"]), Console(file=file))
     assert file.getvalue() == ""
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    names, judges = [f"n{n}" for n in range(MAX_ROWS + 3)], [f"j{n}" for n in range(MAX_ROWS + 1_200)]
+    shown = rendered(report_of(names, judges[:1]))
+    assert "and 3 more dimensions, see report.json" in shown and "more judges" not in shown
+    shown = rendered(report_of(names[:1], judges))
+    assert "and 1,200 more judges, see report.json" in shown and "more dimensions" not in shown

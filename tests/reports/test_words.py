@@ -17,7 +17,7 @@ from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import MAJORITY
 from dicast.app.domain.report import Report, ReportDimension
 from dicast.app.reports import files, formats
-from dicast.app.reports.exports import export
+from dicast.app.reports.collecting import export
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.panel import keep_panel, panel_scores
 from dicast.app.reports.terminal import print_report

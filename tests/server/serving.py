@@ -13,7 +13,7 @@ import httpx2
 import uvicorn
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.server.serving import configured, listening
+from dicast.app.server.interface import configured, listening
 
 SECRET = "s" * 40
 POOLS = """

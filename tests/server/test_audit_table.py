@@ -125,6 +125,15 @@ def rate(a: Asker) -> list[Line]:
     return found
 
 
+def note(a: Asker) -> list[Line]:
+    open_rating(a)
+    item = a.good("GET", "/jobs/r/rating?rater=eve")["items"][0]
+    given = {"rater": "eve", "item_id": item, "dimension": "clear", "cannot_say": True}
+    found = a.said(lambda: [a.good("POST", "/jobs/r/rating/notes", json={**given, "note": text}) for text in "ab"])
+    assert found[0][4].pop("since") % 60 == 0
+    return found
+
+
 def finish(a: Asker) -> list[Line]:
     rate(a)
     return a.said(lambda: a.good("POST", "/jobs/r/rating/finish", json={"rater": "eve"}))
@@ -189,11 +198,16 @@ def upload(a: Asker) -> list[Line]:
 RATED = ("ada", "counted", "", "done", {"seconds": 60, "counts": {"rating.scores r": 2}})
 ROUTES: dict[tuple[str, str], tuple[Callable[[Asker], list[Line]], list[Line]]] = {
     ("POST", "/jobs"): (submit, []),
+    ("POST", "/jobs/quote"): (lambda a: a.said(lambda: a.good("POST", "/jobs/quote", json=JOB)), []),
+    ("POST", "/jobs/check"): (lambda a: a.said(lambda: a.good("POST", "/jobs/check", json=JOB)), []),
     ("DELETE", "/jobs/{job}"): (cancel, [("ada", "job.cancel", "j", "nothing to do", {"before": "finishing"})]),
     ("POST", "/jobs/{job}/resume"): (resume, [("ada", "job.resume", "r", "done", {})]),
     ("POST", "/jobs/{job}/delete"): (delete, [("ada", "job.delete", "r", "done", {})]),
     ("POST", "/jobs/{job}/rating"): (open_rating, [("ada", "rating.open", "r", "done", {"items": 5})]),
     ("POST", "/jobs/{job}/rating/scores"): (rate, [RATED]),
+    ("POST", "/jobs/{job}/rating/notes"): (
+        note, [(*RATED[:4], {"seconds": 60, "counts": {"rating.notes r": 2}})]
+    ),
     ("POST", "/jobs/{job}/rating/finish"): (
         finish, [("ada", "rating.finish", "r", "done", {"rater": "eve", "ratings": 1})]
     ),
@@ -257,6 +271,7 @@ OPERATOR = "me@desk"
 COMMANDS: dict[str, tuple[tuple[str, ...], Line]] = {
     "jobs cancel": (("jobs", "cancel", "j"), (OPERATOR, "job.cancel", "j", "done", {"before": "submitted"})),
     "jobs resume": (("jobs", "resume", "r"), (OPERATOR, "job.resume", "r", "done", {})),
+    "batches cancel": (("batches", "cancel", "@b"), (OPERATOR, "batch.cancel", "@b", "done", {})),
     "jobs delete": (("jobs", "delete", "r", "--yes"), (OPERATOR, "job.delete", "r", "done", {})),
     "governor set": (
         ("governor", "set", "--pool", "sim", "--limit", "9"),
@@ -287,8 +302,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Line]] = {
 }  # fmt: skip
 """Commands that change what others use, with the line that each leaves."""
 OTHERS = {
-    "run", "validate", "init", "report", "compare", "sample", "panel", "calibrate", "rubrics", "gate", "doctor",
-    "pools", "metrics", "serve", "health", "stop", "jobs list", "jobs show", "jobs watch", "jobs export",
+    "run", "validate", "quote", "init", "report", "compare", "sample", "panel", "calibrate", "certify", "watch",
+    "verify", "rubrics", "schema", "gate", "doctor", "pools", "spend", "metrics",
+    "serve", "health", "stop", "demo", "cache stats", "cache prune", "cache export", "cache import",
+    "batches list", "batches show", "jobs list", "jobs show", "jobs watch", "jobs export",
     "governor show", "fleet status", "token list", "audit show", "audit verify", "cluster nodes", "cluster status",
 }  # fmt: skip
 """They look, submit a job as every program with the store's address may, or are about files and processes of their
@@ -334,6 +351,7 @@ def test_a_command_leaves_exactly_its_line(
     node = Node.for_this_process("w1@here", limit=5, slots=5)
     dicast.registry.announce(node)
     dicast.submit({**JOB, "id": "j"})
+    dicast.store.hset(dicast.keys.node("@b"), "stage", "sealed")
     finished(dicast, "r", 8)
     dicast.store.hset(dicast.keys.at("job", "r"), "state", "cancelled")
     words, (actor, action, object, outcome, details) = COMMANDS[name]

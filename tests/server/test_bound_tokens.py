@@ -28,11 +28,15 @@ base_url = "http://127.0.0.1:9/v1"
 [pools.canarypool]
 provider = "simulated"
 base_url = "http://127.0.0.1:9/v1"
+price = { input = 1, output = 1 }
+budget = { day = 5 }
 """
 OWN, FOREIGN = "w1@here", "canarynode@there"
 
 ROUTES: dict[tuple[str, str], str] = {
     ("POST", "/jobs"): "body",
+    ("POST", "/jobs/quote"): "body",
+    ("POST", "/jobs/check"): "body",
     ("GET", "/jobs"): "seen",
     ("GET", "/jobs/{job}"): "job",
     ("DELETE", "/jobs/{job}"): "job",
@@ -40,6 +44,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("POST", "/jobs/{job}/delete"): "job",
     ("GET", "/jobs/{job}/events"): "job",
     ("GET", "/jobs/{job}/report"): "job",
+    ("GET", "/jobs/{job}/report.html"): "job",
     ("GET", "/jobs/{job}/opinions"): "job",
     ("GET", "/jobs/{job}/errors"): "job",
     ("GET", "/jobs/{job}/errors/newest"): "job",
@@ -47,10 +52,15 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/jobs/{job}/item"): "job",
     ("GET", "/jobs/{job}/text"): "job",
     ("GET", "/jobs/{job}/scores"): "job",
+    ("GET", "/jobs/{job}/facets"): "job",
+    ("GET", "/jobs/{job}/points"): "job",
+    ("GET", "/jobs/{job}/compare"): "job",
+    ("GET", "/jobs/{job}/prompt"): "job",
     ("POST", "/jobs/{job}/rating"): "job",
     ("GET", "/jobs/{job}/rating"): "job",
     ("GET", "/jobs/{job}/rating/item"): "job",
     ("POST", "/jobs/{job}/rating/scores"): "job",
+    ("POST", "/jobs/{job}/rating/notes"): "job",
     ("POST", "/jobs/{job}/rating/finish"): "job",
     ("POST", "/jobs/{job}/rating/forget"): "job",
     ("GET", "/jobs/{job}/rating/agreement"): "job",
@@ -58,6 +68,8 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/session"): "seen",
     ("GET", "/"): "nobody's",
     ("GET", "/page/{file}"): "nobody's",
+    ("GET", "/rubrics"): "nobody's",
+    ("GET", "/job.schema.json"): "nobody's",
     ("POST", "/uploads"): "own",
     ("GET", "/pools"): "seen",
     ("GET", "/pools/{pool}"): "pool",
@@ -65,6 +77,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("PATCH", "/pools/{pool}"): "pool",
     ("GET", "/slo"): "seen",
     ("GET", "/status"): "seen",
+    ("GET", "/spend"): "seen",
     ("GET", "/metrics"): "seen",
     ("GET", "/grafana/dashboard"): "nobody's",
     ("GET", "/cluster/nodes"): "seen",
@@ -86,8 +99,11 @@ ROUTES: dict[tuple[str, str], str] = {
 be `seen` of several; the caller's `own`; or nothing of the installation."""
 BODIES = {
     "/jobs": {**JOB, "id": "canarynew", "agents": [{"name": "a", "pool": "canarypool"}]},
+    "/jobs/quote": {**JOB, "agents": [{"name": "a", "pool": "canarypool"}]},
+    "/jobs/check": {**JOB, "agents": [{"name": "a", "pool": "canarypool"}]},
     "/pools": {"slo": 3}, "/pools/{pool}": {"limit": 5}, "/cluster/nodes": {"name": "new"},
     "/jobs/{job}/rating": {}, "/jobs/{job}/rating/finish": {"rater": "r"},
+    "/jobs/{job}/rating/notes": {"rater": "r", "item_id": "i", "dimension": "d", "cannot_say": True},
     "/jobs/{job}/rating/scores": {"rater": "r", "item_id": "i", "dimension": "d", "score": 1},
 }  # fmt: skip
 
@@ -148,6 +164,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, module_url: str) -> Iterator
     dicast.submit({**JOB, "id": "mine"})
     dicast.submit({**JOB, "id": "canaryjob", "project": "canaryproject", "agents": both[1:]})
     dicast.submit({**JOB, "id": "canaryboth", "project": "shared", "agents": both})
+    for job in ("canaryjob", "canaryboth"):
+        dicast.store.hset(dicast.keys.at("job", job), "b:0.0.20000:calls", 1)
     for lease, pool, job in (("1~0.0.0", "canarypool", "canaryjob"), ("2~0.0.1", "sim", "canaryboth")):
         holder = {"pool": pool, "job": job, "project": "p", "node": made["both"], "sent_ms": 1, "probe": False}
         dicast.store.hset(dicast.keys.holders, f"{job}{lease}", orjson.dumps(holder))

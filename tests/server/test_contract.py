@@ -14,6 +14,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from dicast.app.application import create_app
 from dicast.app.server.interface import create_server, routes
 from dicast.app.server.problems import STATUSES
+from tests.server import outline
 from tests.server.serving import installation, served
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
@@ -55,3 +56,8 @@ def test_every_route_and_problem_is_in_the_document(tmp_path: Path, redis_url: s
     assert sorted(rows) == sorted(found | {"GET /openapi.json"})
     told = dict(re.findall(r"^\| `([a-z-]+)` \| (\d{3})\b", DOCUMENT, re.MULTILINE))
     assert told == {slug: str(status) for slug, status in STATUSES.items()}
+
+
+def test_every_parameter_answer_and_bound_is_what_was_looked_at() -> None:
+    """`python -m tests.server.outline` writes them anew."""
+    assert "\n".join(outline.outline()) + "\n" == outline.FILE.read_text(encoding="utf-8")

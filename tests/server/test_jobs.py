@@ -15,7 +15,7 @@ from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.folders import job_folder
 from dicast.app.server.parts import IdempotencyKeys
-from tests.page.world import finished
+from tests.page.world import ended, finished
 from tests.server.serving import JOB, client, installation, problem, served
 
 
@@ -249,3 +249,29 @@ def test_an_ended_job_is_deleted_and_the_audit_log_says_by_whom(
     problem(http.post("/jobs/old/delete"), 404, "unknown-job")
     done = [line for line in dicast.audit.lines() if line.action == "job.delete" and line.outcome == "done"]
     assert [(line.actor, line.object) for line in done] == [("tester", "old")]
+
+
+def test_a_quote_tells_what_a_job_will_take_and_stores_nothing(http: httpx2.Client, dicast: Dicast) -> None:
+    items = [{"id": f"i{n}", "text": "a text " * n} for n in range(1, 5)]
+    told = http.post("/jobs/quote", json={**JOB, "id": "q", "items": items, "replicates": 3})
+    assert told.status_code == 200, told.text
+    quote = told.json()
+    assert (quote["units"], quote["calls_least"], quote["calls_most"], quote["from_cache"]) == (12, 12, 12, 0)
+    assert quote["source"] == "texts" and quote["unpriced"] == ["sim/simulated-judge"] and quote["sums"] == []
+    assert [(line["kind"], line["name"], line["calls"]) for line in quote["lines"]] == [
+        ("judge", "a", 12), ("dimension", "d", 12),
+    ]  # fmt: skip
+    problem(http.get("/jobs/q"), 404, "unknown-job")
+    assert not list(dicast.audit.lines())
+    problem(http.post("/jobs/quote", json={**JOB, "replicates": 0}), 422, "invalid-job")
+
+
+def test_a_job_is_resumed_with_a_higher_cap(http: httpx2.Client, dicast: Dicast) -> None:
+    ended(dicast, {**JOB, "id": "capped", "max_calls": 5})
+    dicast.store.hset(dicast.keys.at("job", "capped"), "state", "cancelled")
+    found = problem(http.post("/jobs/capped/resume", json={"max_tokens": 5}), 422, "invalid-job")
+    assert "was submitted without max_tokens" in found["detail"]
+    problem(http.post("/jobs/capped/resume", json={"max_cost": "0"}), 422, "invalid-job")
+    problem(http.post("/jobs/capped/resume", json={"cap": 1}), 422, "request-refused")
+    assert http.post("/jobs/capped/resume", json={"max_calls": 7}).json()["state"] == "submitted"
+    assert dicast.store.hget(dicast.keys.at("job", "capped"), "max_calls") == "7"

@@ -15,7 +15,7 @@ import redis
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import events, nodes, serving
+from dicast.app.server import events, interface, nodes
 from dicast.workers.nodes.registry import Node
 from tests.server.serving import client, installation, problem, served
 from tests.server.test_events import told
@@ -150,11 +150,11 @@ def test_nodes_that_come_and_go_are_events(
 
 def test_the_server_keeps_the_stores_users(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a fail-over, which forgets them."""
-    monkeypatch.setattr(serving, "USERS_EVERY_S", 0.05)
+    monkeypatch.setattr(interface, "USERS_EVERY_S", 0.05)
     dicast = installation(tmp_path, redis_url)
     claims = dicast.tokens.verify(dicast.tokens.issue("fleet", [Scope.NODE_REGISTER], ttl_s=600), None)
     user = dicast.membership.join(claims, "w1@here").store.user
-    with serving.users_kept(dicast):
+    with interface.users_kept(dicast):
         dicast.store.acl_deluser(user)
         end = time.monotonic() + 10
         while user not in dicast.store.acl_users():

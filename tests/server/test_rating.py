@@ -50,6 +50,12 @@ def kept(dicast: Dicast) -> BlindRatings:
     return BlindRatings(job_folder(dicast.settings.results_dir, "r"))
 
 
+def own_id(dicast: Dicast, rater: str, code: str, job: str = "r") -> str:
+    """The id of the item that a rater knows under this code."""
+    blind = BlindRatings(job_folder(dicast.settings.results_dir, job))
+    return blind.codes(blind.queue(), rater)[code].id
+
+
 def test_nothing_of_the_judges_is_sent_before_a_rater_is_done(people: httpx2.Client, dicast: Dicast) -> None:
     seen = people.get("/jobs/r/rating?rater=ada").json()
     assert len(seen["items"]) == 5 and seen["given"] == {} and not seen["finished"]
@@ -63,17 +69,61 @@ def test_nothing_of_the_judges_is_sent_before_a_rater_is_done(people: httpx2.Cli
     problem(people.get("/jobs/r/rating/agreement?rater=ada"), 409, "rating-not-done")
     problem(people.post("/jobs/r/rating/finish", json={"rater": "ada"}), 422, "rating-refused")
     other = people.get("/jobs/r/rating?rater=ben").json()["items"]
-    assert sorted(other) == sorted(seen["items"]) and other != seen["items"], "each has an order of their own"
+    mine = [own_id(dicast, "ada", code) for code in seen["items"]]
+    theirs = [own_id(dicast, "ben", code) for code in other]
+    assert sorted(theirs) == sorted(mine) and theirs != mine, "each has an order of their own"
+    assert not set(other) & set(seen["items"]) and people.get("/jobs/r/rating?rater=ben").json()["items"] == other
+    assert "essay" not in json.dumps(seen) + item.text, "what an item is called may tell what it is of"
+    problem(people.get("/jobs/r/rating/item", params={"rater": "ada", "id": mine[0]}), 404, "not-found")
+    problem(rate(people, "ada", mine[0], 3), 422, "rating-refused")
+
+
+def test_what_cannot_be_said_is_kept_and_counts_as_seen(people: httpx2.Client, dicast: Dicast) -> None:
+    first, second = people.get("/jobs/r/rating?rater=ada").json()["items"][:2]
+
+    def note(item: str, **more: object) -> httpx2.Response:
+        given = {"rater": "ada", "item_id": item, "dimension": "clear", **more}
+        return people.post("/jobs/r/rating/notes", json=given)
+
+    assert note(first, cannot_say=True, note=" The text is cut off. ").status_code == 200
+    assert note(second, note="Nice.").status_code == 200
+    rate(people, "ada", second, 4)
+    view = people.get("/jobs/r/rating?rater=ada").json()
+    assert view["noted"] == {
+        first: {"clear": {"cannot_say": True, "note": "The text is cut off."}},
+        second: {"clear": {"cannot_say": False, "note": "Nice."}},
+    }
+    assert view["raters"] == [{"name": "ada", "ratings": 1, "cannot_say": 1, "finished": False}]
+    assert people.get("/jobs/r/rating?rater=ben").json()["noted"] == {}
+    note(second)
+    assert list(kept(dicast).notes()) == [(own_id(dicast, "ada", first), "clear", "ada")]
+    with client(str(people.base_url), dicast.tokens.issue("reader", [Scope.JOB_READ], ttl_s=60)) as reader:
+        told = reader.get("/jobs/r/item", params={"id": own_id(dicast, "ada", first)}).json()["notes"]
+    assert told == [{"rater": "ada", "dimension": "clear", "cannot_say": True, "note": "The text is cut off."}]
+    problem(note("none", cannot_say=True), 422, "rating-refused")
+    problem(note(first, note="x" * 2001), 422, "request-refused")
+    people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60)
+    problem(note(first, note="late"), 422, "rating-refused")
+
+
+def test_a_sample_of_what_judges_dispute_is_drawn(dicast: Dicast, address: str) -> None:
+    finished(dicast, "r", 60)
+    with client(address, dicast.tokens.issue("owner", [Scope.JOB_SUBMIT], ttl_s=600)) as http:
+        assert http.post("/jobs/r/rating", json={"size": 12, "disputed": True}).status_code == 201
+    items = kept(dicast).queue().items
+    assert len({item.probability for item in items}) > 1, "the more they differ, the likelier an item is drawn"
 
 
 def test_ratings_are_kept_changed_and_taken_back(people: httpx2.Client, dicast: Dicast) -> None:
     first, second = people.get("/jobs/r/rating?rater=ada").json()["items"][:2]
     for score in (2, 2, 4):
         assert rate(people, "ada", first, score).status_code == 200
-    rate(people, "ben", first, 1)
+    theirs = people.get("/jobs/r/rating?rater=ben").json()["items"]
+    rate(people, "ben", next(code for code in theirs if own_id(dicast, "ben", code) == own_id(dicast, "ada", first)), 1)
     rate(people, "ada", second, 5)
     rate(people, "ada", second, None)
-    assert kept(dicast).ratings() == {(first, "clear", "ada"): 4, (first, "clear", "ben"): 1}
+    item = own_id(dicast, "ada", first)
+    assert kept(dicast).ratings() == {(item, "clear", "ada"): 4, (item, "clear", "ben"): 1}
     assert people.get("/jobs/r/rating?rater=ada").json()["given"] == {first: {"clear": 4}}
     for wrong in ({"score": 6}, {"score": 0}, {"dimension": "none"}, {"item": "none"}):
         given = {"item": first, "score": 3, "dimension": "clear", **wrong}
@@ -94,7 +144,7 @@ def test_pairs_are_rated_with_their_sides_by_chance_and_kept_as_they_are(dicast:
                 shown = http.get("/jobs/p/rating/item", params={"rater": rater, "id": item}).json()["texts"]
                 own_first = shown["text_a"].startswith("The first")
                 seen.add((rater, own_first))
-                turned += [] if own_first else [(rater, item)]
+                turned += [] if own_first else [(rater, own_id(dicast, rater, item, "p"))]
                 for dimension, score in (("better", 1 if own_first else -1), ("clearer", 2 if own_first else -2)):
                     given = {"rater": rater, "item_id": item, "dimension": dimension, "score": score}
                     assert http.post("/jobs/p/rating/scores", json=given).json() == given
@@ -106,7 +156,7 @@ def test_pairs_are_rated_with_their_sides_by_chance_and_kept_as_they_are(dicast:
     assert kept_scores == {("better", 1), ("clearer", 2)}, "all preferred the item's own A"
     lines = [json.loads(line) for line in blind.file.read_text().splitlines()]
     assert {(line["rater"], line["item_id"]) for line in lines if line["swapped"]} == set(turned)
-    back = {item: given["better"] for item, given in view["given"].items()}
+    back = {own_id(dicast, "ben", code, "p"): given["better"] for code, given in view["given"].items()}
     assert {item for item, score in back.items() if score == -1} == {item for rater, item in turned if rater == "ben"}
     job_of = EvaluationJob.model_validate({**pairs("x", 12), "ratings": str(blind.file)})
     assert {(r.dimension, r.score) for r, _ in datasets.read_ratings(job_of)} == {("better", 1.0), ("clearer", 2.0)}
@@ -117,18 +167,19 @@ def test_a_line_that_was_cut_off_costs_nothing_that_was_acknowledged(people: htt
     rate(people, "ada", first, 3)
     with kept(dicast).file.open("ab") as file:
         file.write(b'{"item_id": "' + second.encode())
-    assert kept(dicast).ratings() == {(first, "clear", "ada"): 3}
+    one, two = own_id(dicast, "ada", first), own_id(dicast, "ada", second)
+    assert kept(dicast).ratings() == {(one, "clear", "ada"): 3}
     assert rate(people, "ada", second, 2).status_code == 200
-    assert kept(dicast).ratings() == {(first, "clear", "ada"): 3, (second, "clear", "ada"): 2}
+    assert kept(dicast).ratings() == {(one, "clear", "ada"): 3, (two, "clear", "ada"): 2}
     assert all(json.loads(line) for line in kept(dicast).file.read_text().splitlines())
 
 
 def test_raters_at_once_lose_nothing(people: httpx2.Client, dicast: Dicast, address: str) -> None:
-    items = people.get("/jobs/r/rating?rater=ada").json()["items"]
     token = people.headers["authorization"].split()[1]
 
     def all_of(rater: str) -> None:
         with client(address, token) as http:
+            items = http.get("/jobs/r/rating", params={"rater": rater}).json()["items"]
             for dimension in ("clear", "fair"):
                 for n, item in enumerate(items):
                     assert rate(http, rater, item, 5, dimension).status_code == 200
@@ -227,9 +278,11 @@ def test_a_sample_may_come_from_a_file(dicast: Dicast, http: httpx2.Client, toke
         for n in (1, 2)
     ]
     path = http.post("/uploads?ending=.jsonl", content="".join(json.dumps(row) + "\n" for row in rows)).json()["path"]
-    assert sorted(http.post("/jobs/r/rating", json={"path": path}).json()["items"]) == ["essay-001", "essay-002"]
+    assert len(http.post("/jobs/r/rating", json={"path": path}).json()["items"]) == 2
+    assert sorted(item.id for item in kept(dicast).queue().items) == ["essay-001", "essay-002"]
     with client(address, dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)) as rater:
-        rate(rater, "ada", "essay-001", 3)
+        codes = rater.get("/jobs/r/rating?rater=ada").json()["items"]
+        rate(rater, "ada", next(code for code in codes if own_id(dicast, "ada", code) == "essay-001"), 3)
     assert http.get("/jobs/r/rating/file").json() == {
         "item_id": "essay-001", "dimension": "clear", "rater": "ada", "score": 3, "probability": 0.5,
     }  # fmt: skip

@@ -15,8 +15,8 @@ import pytest
 
 from dicast.app.application import Dicast
 from dicast.app.domain.dimension import Dimension
-from dicast.app.domain.job import Agent
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports.files import finish, write_page
 from dicast.app.reports.folders import job_folder

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from dicast.app.access.scopes import Claims
+from dicast.app.cluster.cluster import ClusterStatus
 from dicast.app.cluster.snapshot import SharedState
 from dicast.app.cluster.view import NodeStatus
 from dicast.app.ledger.client import UnknownJob
-from dicast.app.server.bounds import visible_leases, visible_state
+from dicast.app.server.bounds import cluster_status, visible_leases, visible_state
 from dicast.workers.admission.leases import OpenLease
 
 POOLS = {"own": ["a"], "both": ["a", "b"], "foreign": ["b"]}
@@ -55,6 +56,21 @@ def test_the_ledger_is_asked_once_for_each_job_that_matters() -> None:
     asked.clear()
     seen(claims(None), asked)
     assert asked == []
+
+
+def test_a_bound_token_is_told_of_its_own_pools_alone_that_nobody_serves_them() -> None:
+    whole = ClusterStatus(
+        installation="i", nodes=[], by_status={}, capacity=0, available=0, open=0, waiting={"a": 3, "b": 4},
+        oldest_wait_s=5.0, unsatisfied=["both"],
+    )  # fmt: skip
+    unserved = {"a": "why", "b": "why"}
+    cluster = SimpleNamespace(status=lambda: whole, unsatisfied=lambda: unserved, nodes=lambda status=None: [])
+    installation: Any = SimpleNamespace(dicast=SimpleNamespace(cluster=cluster))
+    assert cluster_status(installation, claims()) is whole
+    bound = cluster_status(installation, claims({"a"}))
+    assert (bound.waiting, bound.oldest_wait_s) == ({"a": 3}, None)
+    assert bound.unsatisfied == ["the units of pool a wait, for no living node takes them"]
+    assert cluster_status(installation, claims({"a", "b"})).oldest_wait_s == 5.0
 
 
 def test_the_state_is_seen_whole_only_by_a_token_without_bounds() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.files import read_report
-from dicast.app.server import results, serving
+from dicast.app.server import interface, results
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.page.world import finished as judged
@@ -22,7 +22,7 @@ from tests.server.test_results import START, finished
 def test_a_job_that_only_its_files_know_is_shown_whole(http: httpx2.Client, dicast: Dicast) -> None:
     finished(dicast, "old", 5, failed=2, in_store=False)
     started_ms = round(1000 * START.timestamp())
-    shown = {name: value for name, value in http.get("/jobs/old").json().items() if value not in (None, {}, [])}
+    shown = {name: value for name, value in http.get("/jobs/old").json().items() if value not in (None, {}, [], "")}
     assert shown.pop("counters") == {
         "scored": 3, "failed": 2, "spared": 0, "calls": 0, "retries": 0, "requeues": 0, "timeouts": 0,
         "calls_without_answer": 0,
@@ -107,18 +107,18 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
     """Each would keep its connection in memory for another 15 s."""
     from uvicorn.server import ServerState
 
-    from dicast.app.server.serving import configured
+    from dicast.app.server.interface import configured
 
     dicast = installation(tmp_path, redis_url)
     config = configured(dicast, "127.0.0.1")
     config.load()
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: serving.TimeoutProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
+        lambda: interface.TimeoutProtocol(config=config, server_state=state, app_state={}, _loop=loop), "127.0.0.1", 0
     ) if (state := ServerState()) else None  # fmt: skip
     protocols = []
     lost = asyncio.Event()
-    connection_lost = serving.TimeoutProtocol.connection_lost
+    connection_lost = interface.TimeoutProtocol.connection_lost
 
     def noted(self, exc):
         protocols.append(self)
@@ -126,7 +126,7 @@ async def test_a_connection_that_ends_leaves_no_timer_behind(tmp_path, redis_url
         lost.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving.TimeoutProtocol, "connection_lost", noted)
+        patch.setattr(interface.TimeoutProtocol, "connection_lost", noted)
         _, writer = await asyncio.open_connection(*made.sockets[0].getsockname())
         writer.close()
         async with asyncio.timeout(10):

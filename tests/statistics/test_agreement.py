@@ -5,7 +5,17 @@ import pytest
 from scipy import stats
 
 from dicast.app.analysis import combining
-from dicast.app.analysis.agreement import confusion, inter_rater_agreement, judge_with_people, person_with_others
+from dicast.app.analysis.agreement import (
+    confusion,
+    contests,
+    inter_rater_agreement,
+    judge_with_people,
+    leading_judge,
+    person_with_others,
+    replacement_p,
+    same_as_others,
+    same_as_people,
+)
 from dicast.app.analysis.combining import effective_judges, error_correlation
 from dicast.app.analysis.estimates import Estimate, Unknown
 from tests.statistics.worlds import EVEN, LEVELS, scores
@@ -116,6 +126,14 @@ def test_the_number_of_independent_judges_is_found_although_people_err(shared, w
     assert known(error_correlation(judges, people, chance(), exact=True)).low > shared
 
 
+def test_the_correlation_of_errors_lies_in_the_middle_of_its_interval():
+    """After Fisher's transformation: its own error in a resample, by which it would be moved, says little."""
+    people = scores(chance(), 50, 2)
+    found = known(error_correlation(scores(chance(2), 50, 3), people, chance()))
+    low, value, high = np.arctanh([found.low, found.value, found.high])
+    assert value - low == pytest.approx(high - value)
+
+
 def test_independence_needs_two_judges_and_people():
     ratings = scores(chance(), 50, 4)
     assert "only one judge" in str(effective_judges(ratings[:, :1], ratings[:, 1:], chance()))
@@ -134,3 +152,58 @@ def test_errors_that_may_cancel_leave_no_number_of_judges(monkeypatch, low, know
         return
     assert (worth.value, worth.low) == (pytest.approx(3 / 1.2), pytest.approx(3 / 1.8))
     assert (worth.high, worth.items) == (pytest.approx(3 / (1 + 2 * low)), 50)
+
+
+def test_the_alternative_annotator_test_as_computed_by_hand():
+    """Three people and a judge, four items. Against the first person the judge is nearer to the others on item 0 (0
+    against 2 points), as near on item 1, farther on item 2 (root mean squares of 1 and 3 points are 2.24, of 0 and 2
+    are 1.41), and item 3 has nobody else."""
+    people = np.array([[5, 3, 3], [2, 3, 1], [3, 1, 3], [4, np.nan, np.nan]], dtype=float)
+    judge = np.array([3, 2, 4, 4], dtype=float)
+    first = contests(judge, people, nominal=False)[0]
+    assert first.item.tolist() == [0, 1, 2]
+    assert first.wins.tolist() == [1, 1, 0]
+    assert first.losses.tolist() == [0, 1, 1]
+    labels = contests(judge, people, nominal=True)[0]
+    assert labels.wins.tolist() == [1, 1, 0], "of two others with labels 3 and 3; 3 and 1; 1 and 3"
+    assert labels.losses.tolist() == [0, 1, 1]
+
+
+def test_its_p_value_is_that_of_a_t_test_against_epsilon():
+    ratings = scores(chance(), 200, 4, cuts=EVEN)
+    contest = contests(ratings[:, 0], ratings[:, 1:], nominal=False)[1]
+    expected = stats.ttest_1samp(contest.losses - contest.wins, 0.2, alternative="less").pvalue
+    assert replacement_p(contest, 0.2) == pytest.approx(expected, rel=1e-9)
+    assert replacement_p(contest, 0.2, np.ones(200)) == pytest.approx(expected, rel=1e-9)
+    assert replacement_p(contest, 0.1) > expected
+
+
+def test_a_judge_who_hardly_ever_differs_from_a_person_is_tested_exactly():
+    """Of 30 contests none is decided: under epsilon .1 that is as likely as .9 ** 30, which no t distribution knows."""
+    people = np.full((30, 3), 4.0)
+    contest = contests(np.full(30, 4.0), people, nominal=False)[0]
+    assert replacement_p(contest, 0.1) == pytest.approx(0.9**30, abs=0.01)
+    assert replacement_p(contest, 0.2) == pytest.approx(0.8**30, abs=0.005)
+
+
+def test_the_best_judge_is_named_where_it_is_the_best_and_not_among_many_alike():
+    """Twenty judges alike: the highest correlation would be called the best in most samples."""
+    named = 0
+    for run in range(60):
+        rng = np.random.default_rng((6, run))
+        quality = rng.normal(size=(150, 1))
+        judges, people = quality + 0.8 * rng.normal(size=(150, 20)), quality + 0.6 * rng.normal(size=(150, 3))
+        named += (leading_judge(judges, people)[1] or 0.0) < 0.05
+        judges[:, 7] = quality[:, 0] + 0.3 * rng.normal(size=150)
+        best, p = leading_judge(judges, people, np.arange(150) // 2)
+        assert best == 7 and p is not None and p < 0.05
+    assert named <= 6
+    assert leading_judge(judges[:, :1], people)[1] is None
+    assert leading_judge(judges[:8], people[:8])[1] is None
+
+
+def test_raw_agreement_counts_equal_scores():
+    people = np.array([[1, 1, 2], [3, np.nan, 3], [2, np.nan, np.nan], [np.nan] * 3], dtype=float)
+    np.testing.assert_allclose(same_as_people(np.array([1, 2, 2, 2.0]), people), [2 / 3, 0, 1, np.nan])
+    np.testing.assert_allclose(same_as_people(np.array([np.nan] * 4), people), [np.nan] * 4)
+    np.testing.assert_allclose(same_as_others(people), [1 / 3, 1, np.nan, np.nan])

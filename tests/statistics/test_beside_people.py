@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dicast.app.analysis.beside_people import BOUNDED, METHOD, effect_beside_people
+from dicast.app.analysis.biases import BOUNDED, METHOD, effect_beside_people
 from dicast.app.analysis.estimates import Estimate, Unknown
 from lab.statistics import length
 

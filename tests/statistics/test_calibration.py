@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dicast.app.analysis.calibration import cross_fitted, gain, learn
+from dicast.app.analysis.calibration import calibrated_mean, cross_fitted, gain, learn, map_errors
 from dicast.app.analysis.estimates import Unknown
 
 
@@ -71,3 +71,30 @@ def test_what_cannot_be_learned():
     assert isinstance(few, Unknown) and "10 rated items" in few.reason
     same = cross_fitted(np.full(50, 3.0), np.arange(50.0), "isotonic", np.random.default_rng(0))
     assert isinstance(same, Unknown) and "same score" in same.reason
+
+
+@pytest.mark.parametrize("method", ["isotonic", "ordinal", "linear"])
+def test_a_calibrated_mean_knows_that_its_map_errs(method):
+    """It is people's mean of items like those rated; in the large: lab.statistics.populations."""
+    held, taken = [], []
+    for run in range(40):
+        rng = np.random.default_rng((5, run))
+        people, judge = too_kind(rng, 60)
+        learned = learn(judge, people, method)
+        _, later = too_kind(rng, 4000)
+        errors = map_errors(judge, people, learned, rng)
+        held.append(calibrated_mean(later, learned, errors).holds(3.0))
+        taken.append(calibrated_mean(later, learned, None).holds(3.0))
+    assert sum(held) >= 35 and sum(taken) <= 26
+
+
+def test_the_points_of_a_line_err_as_least_squares_says():
+    rng = np.random.default_rng(8)
+    judge = rng.normal(3, 1, 400)
+    people = 1 + 0.5 * judge + rng.normal(0, 0.5, 400)
+    learned = learn(judge, people, "linear")
+    factors = map_errors(judge, people, learned, rng)
+    errors = np.sqrt((factors**2).sum(axis=1))
+    apart = np.array(learned.x) - judge.mean()
+    theory = 0.5 * np.sqrt(1 / 400 + apart**2 / ((judge - judge.mean()) ** 2).sum())
+    assert errors == pytest.approx(theory, rel=0.25) and factors.shape == (2, 2)

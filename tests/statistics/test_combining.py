@@ -6,9 +6,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dicast.app.analysis.combining import COMBINATIONS, combine_trimmed, dawid_skene, learned_weights, weighted_mean
+from dicast.app.analysis.combining import (
+    COMBINATIONS,
+    Cascade,
+    LearnedTrust,
+    combine_trimmed,
+    dawid_skene,
+    learn_trust,
+    learned_weights,
+    weighted_mean,
+)
 from dicast.app.analysis.estimates import Unknown
 from dicast.app.analysis.means import Deviation
+from dicast.app.analysis.scores import DimensionScores
+from dicast.app.analysis.scores import cascade as cascade_of
+from dicast.app.domain.dimension import Scale
+from dicast.app.domain.escalation import is_settled, standard_error
+from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.report import ReportDimension
 from lab.statistics import panel_replay
 from lab.statistics.panel_replay import replay
 
@@ -229,3 +244,43 @@ def test_an_answer_that_is_missing_leaves_its_judge_uncertain():
 
 def test_errors_of_independent_values_add_as_the_root_of_their_squares() -> None:
     assert Deviation(1.0, 3.0, 5).minus(Deviation(0.5, 4.0, 7)) == Deviation(0.5, 5.0, 0)
+
+
+def test_trust_is_learned_up_to_the_bound_where_people_no_longer_agree():
+    """Of 60 certain items people agree on all, of 60 uncertain ones on none: the bound 0 holds for 80 %, as 0.8 **
+    60 is next to nothing, and the bound 1 decides 60 of 120."""
+    certain = np.repeat([0.0, 1.0], 60)
+    cascade = Cascade(np.column_stack([np.full(120, np.inf), certain]), np.full((120, 2), 3.0))
+    people = np.where(certain == 0, 3.0, 5.0)
+    learned = learn_trust(cascade, people, [0.0, 0.5, 1.0, 2.0], within=0.5, agree=0.8, confidence=0.9)
+    assert isinstance(learned, LearnedTrust)
+    assert (learned.bound, learned.decided, learned.agreeing, learned.coverage) == (0.5, 60, 60, 0.5)
+    few = learn_trust(
+        cascade, np.where(np.arange(120) < 19, people, np.nan), [0.0], within=0.5, agree=0.8, confidence=0.9
+    )
+    assert isinstance(few, Unknown)
+    strict = learn_trust(cascade, people, [0.0], within=0.5, agree=0.97, confidence=0.9)
+    assert isinstance(strict, Unknown), "0.97 ** 60 is 0.16"
+
+
+def test_the_stages_of_a_panel_are_those_that_workers_see():
+    """For each item the first stage within the bound is where `is_settled` stops asking."""
+    rng = np.random.default_rng(3)
+    answers = np.round(rng.normal(3, 1, (200, 3, 2)).clip(1, 5))
+    names, scale = ["a", "b", "c"], Scale(min=1, max=5)
+    spec = ReportDimension(id="good", scale_min=1, scale_max=5)
+    for kind, bound in (("difference", 1.0), ("uncertainty", 0.4)):
+        rule = PanelRule.model_validate({"escalate": {kind: bound, "agree": 0.8, "confidence": 0.9}})
+        stages, _ = cascade_of(DimensionScores(spec, answers), kind).decide(
+            bound - (1e-6 if kind == "difference" else 0)
+        )
+        for item, stage in enumerate(stages):
+            scores = dict(zip(names, answers[item].mean(axis=1), strict=True))
+            errors = dict(zip(names, (standard_error(list(of)) for of in answers[item]), strict=True))
+            settled = [
+                is_settled(rule, {n: scores[n] for n in names[:count]}, names[count:], scale,
+                           {n: errors[n] for n in names[:count]})
+                for count in (1, 2)
+            ]  # fmt: skip
+            first = settled.index(True) if any(settled) else 2
+            assert stage == first or (stage == -1 and first == 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dicast.app.analysis.estimates import Estimate, Unknown
-from dicast.app.analysis.resampling import FEWEST_ITEMS, Sums, interval, resample, rows
+from dicast.app.analysis.resampling import FEWEST_ITEMS, Pieces, Sums, interval, resample, rows
 from lab.statistics import audited, coverage, speed
 
 RUNS = 60
@@ -72,7 +72,8 @@ def test_resamples_draw_as_many_items_as_there_are():
 
 def test_the_interval_of_normal_scores_mean_is_nearly_students():
     x = np.random.default_rng(1).normal(size=40)
-    found = interval(x.mean(), 40, rows(mean_sums, x), np.random.default_rng(0), shape="difference")
+    rng = np.random.default_rng(0)
+    found = interval(x.mean(), Pieces.of(np.arange(40)), rows(mean_sums, x), rng, shape="difference")
     assert isinstance(found, Estimate)
     assert found.width / 2 == pytest.approx(2.0227 * x.std(ddof=1) / np.sqrt(40), rel=0.05)
 
@@ -80,15 +81,18 @@ def test_the_interval_of_normal_scores_mean_is_nearly_students():
 def test_the_interval_of_skewed_scores_reaches_further_to_where_they_may_be():
     """Most scores are the highest: a sample that saw few of the low ones has a mean that is too high."""
     x = np.r_[np.full(40, 5.0), 1, 2, 3, 4]
-    found = interval(x.mean(), 44, rows(mean_sums, x), np.random.default_rng(0), shape="difference")
+    rng = np.random.default_rng(0)
+    found = interval(x.mean(), Pieces.of(np.arange(44)), rows(mean_sums, x), rng, shape="difference")
     assert found.value - found.low > 1.3 * (found.high - found.value)
 
 
 def test_no_interval_from_too_little():
     rng = np.random.default_rng(0)
+    twenty = Pieces.of(np.arange(20))
     few, undefined, rare = np.arange(FEWEST_ITEMS - 1.0), np.arange(20.0), np.r_[np.zeros(19), 1]
-    assert "10 items or more" in str(interval(1.0, len(few), rows(mean_sums, few), rng, shape="difference"))
-    assert "not defined" in str(interval(np.nan, 20, rows(mean_sums, undefined), rng, shape="difference"))
+    too_few = interval(1.0, Pieces.of(np.arange(len(few))), rows(mean_sums, few), rng, shape="difference")
+    assert "10 items or more" in str(too_few)
+    assert "not defined" in str(interval(np.nan, twenty, rows(mean_sums, undefined), rng, shape="difference"))
 
     def needs_a_one(x):
         def of(sums):
@@ -96,7 +100,7 @@ def test_no_interval_from_too_little():
 
         return Sums(mean_sums(x).columns, of)
 
-    assert "some resamples have none" in str(interval(1.0, 20, rows(needs_a_one, rare), rng, shape="difference"))
+    assert "some resamples have none" in str(interval(1.0, twenty, rows(needs_a_one, rare), rng, shape="difference"))
 
 
 def test_estimates_are_finite_and_in_order():

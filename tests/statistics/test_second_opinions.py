@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 from statsmodels.regression.linear_model import OLS, WLS
+from statsmodels.stats.oneway import anova_oneway
 from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
 
 from dicast.app.analysis import agreement
@@ -17,8 +18,8 @@ from dicast.app.analysis.agreement import differences, icc_sums, limit_sums
 from dicast.app.analysis.calibration import learn
 from dicast.app.analysis.combining import dawid_skene
 from dicast.app.analysis.estimates import Estimate
-from dicast.app.analysis.groups import holm
-from dicast.app.analysis.means import deviation, mean
+from dicast.app.analysis.groups import equal_means_p, holm
+from dicast.app.analysis.means import Deviation, deviation, mean
 from dicast.app.analysis.powered import powered_difference, powered_mean, powered_share
 from dicast.app.analysis.preferences import bradley_terry
 from dicast.app.analysis.sequences import FRACTIONS, Capital
@@ -250,3 +251,11 @@ def test_capital_is_the_published_product(population):
     for page in itertools.batched(scores, 7) if hasattr(itertools, "batched") else np.array_split(scores, 5):
         found.feed(np.array(page))
     assert (found.above, found.below) == (exactly(most[1]), exactly(most[-1]))
+
+
+def test_equal_means_by_welch_are_those_of_statsmodels():
+    rng = np.random.default_rng(8)
+    for count in (2, 3, 6):
+        samples = [rng.normal(at / 10, 1 + at, 12 + 5 * at) for at in range(count)]
+        ours = equal_means_p([Deviation(s.mean(), s.std(ddof=1) / np.sqrt(len(s)), len(s)) for s in samples])
+        assert ours == pytest.approx(anova_oneway(samples, use_var="unequal", welch_correction=True).pvalue, abs=1e-9)

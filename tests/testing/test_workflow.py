@@ -50,4 +50,4 @@ def test_the_workflow_judges_gates_and_reports(tmp_path: Path) -> None:
     assert (tmp_path / "summary.md").read_text().startswith("### Job gated ✅ passed its gate")
     (suite,) = ElementTree.parse(tmp_path / "gate.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "0", "0")
-    assert "2 judges scored 12 of 12 units" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "12 of 12 judgements" in (tmp_path / "report.html").read_text(encoding="utf-8")

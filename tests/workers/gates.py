@@ -6,9 +6,8 @@ import asyncio
 from types import SimpleNamespace
 
 from dicast.workers.admission import gate
-from dicast.workers.admission.concurrency import NodeWidth
+from dicast.workers.admission.concurrency import NodeWidth, Suspension
 from dicast.workers.admission.leases import Admission, LeaseVerdict
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.keys import Keys
 
 

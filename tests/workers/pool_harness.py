@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -79,6 +80,7 @@ class Server:
             os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
+        gc.collect()  # a result that nobody holds any more unsubscribes, which needs its server
         self.stop()
         self.client.close()
         shutil.rmtree(self.directory)

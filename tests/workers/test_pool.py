@@ -59,10 +59,10 @@ def test_a_message_is_acknowledged_when_its_task_has_ended(client, worker, broke
 def test_an_idle_worker_acknowledges_at_once(client, worker):
     """Were the hub not woken, each would wait for its next timer, up to a second."""
     started = time.monotonic()
-    for n in range(5):
+    for n in range(40):
         assert client.send(worker, "add", n, n).get() == 2 * n
         until(lambda: worker.unacknowledged() == 0, "acknowledged")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 15
 
 
 def test_a_message_is_acknowledged_when_its_task_starts_if_it_wants_so(client, worker, broker):

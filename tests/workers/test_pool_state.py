@@ -39,7 +39,7 @@ def test_a_calm_pool_has_no_findings():
         ({"breaker": "half_open", "reopened": 2}, "flaps: 3 breaks in 10 minutes"),
         ({"breaker": "half_open"}, "the circuit breaker is half open: one call tries the provider, all others wait"),
         ({"breaker": "open", "open": 0, "projects": WAITING}, "the circuit breaker is half open: one call tries"),
-        ({"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 410)]}, "flaps: 3 breaks"),
+        ({"changes": [{"at": at, "cause": "recovered"} for at in (990, 600, 410)]}, "flaps: 3 breaks"),
         ({"decided_s_ago": 30.0}, "no decision for 30 s"),
         ({"open": 9}, "9 calls are open over a limit of 8: they finish, none is added"),
         ({"unknown_headers": ["x-quota-left"]}, "not understood: x-quota-left"),
@@ -75,7 +75,7 @@ def test_each_trouble_is_told(changes, said):
         {"silent": {"b": 42.0}, "job_limit": 0},  # its job has ended
         {"open": 8, "cut": 8, "cut_for_s": 118.0},  # nobody waits
         {"open": 7, "cut": 7, "cut_for_s": 118.0, "projects": WAITING},  # a slot is free
-        {"changes": [{"at": at, "reason": "breaker closed"} for at in (990, 600, 390, 10)]},  # some are long ago
+        {"changes": [{"at": at, "cause": "recovered"} for at in (990, 600, 390, 10)]},  # some are long ago
     ],
 )
 def test_what_is_no_trouble_is_not_told(changes):

@@ -1,7 +1,6 @@
 """The result backend: Celery's results to the byte, by a way on which the loop never waits."""
 
 import asyncio
-import gc
 import itertools
 import json
 import subprocess
@@ -35,6 +34,27 @@ def make_backend(socket, **settings):
     return app.backend
 
 
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    """Ends the subscriptions of every backend that a test made. Celery makes one for each thread, too, whose results
+    unsubscribe when they are collected, wherever that is: their server may have gone by then."""
+    made = []
+    construct = RedisBackend.__init__
+
+    def noted(backend, *args, **kwargs):
+        construct(backend, *args, **kwargs)
+        made.append(backend)
+
+    def forget():
+        for backend in made:
+            backend.result_consumer.subscribed_to.clear()
+            backend.result_consumer.stop()
+
+    monkeypatch.setattr(RedisBackend, "__init__", noted)
+    yield forget
+    forget()
+
+
 @pytest.fixture
 async def backend(broker):
     backend = make_backend(broker.socket)
@@ -44,11 +64,11 @@ async def backend(broker):
 
 
 @pytest.fixture
-def own_server():
+def own_server(forget):
     """One that may be stopped: nobody else's results lie there."""
     server = Server()
     yield server
-    gc.collect()  # a result that nobody holds any more unsubscribes, which needs its server
+    forget()
     server.remove()
 
 
@@ -149,9 +169,6 @@ async def test_the_loop_turns_while_a_nested_chord_is_joined(own_server):
         turns.append(time.monotonic())
     assert await joining == [3, [1, 2]]
     assert max(after - before for before, after in itertools.pairwise(turns)) < 0.5
-    for each in (backend, client):
-        each.result_consumer.subscribed_to.clear()
-        each.result_consumer.stop()
     await close_loop_resources()
 
 
@@ -170,7 +187,6 @@ async def test_a_result_that_comes_while_it_is_begun_to_be_waited_for_is_joined(
     backend.result_consumer.buckets = Racing()
     with allow_join_result():
         assert backend.app.GroupResult("group", results).join_native(timeout=DEADLINE_S) == [1, 2]
-    backend.result_consumer.stop()
 
 
 async def test_a_result_that_another_waiter_was_told_is_joined(backend):
@@ -181,7 +197,6 @@ async def test_a_result_that_another_waiter_was_told_is_joined(backend):
     group.on_ready()
     with allow_join_result():
         assert group.join_native(timeout=DEADLINE_S) == [1]
-    backend.result_consumer.stop()
 
 
 async def test_tasks_that_end_together_share_round_trips(backend, monkeypatch):

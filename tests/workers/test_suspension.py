@@ -1,4 +1,4 @@
-from dicast.workers.admission.suspension import Suspension
+from dicast.workers.admission.concurrency import Suspension
 
 
 def test_three_reports_in_a_row_that_fail_bench_a_worker_for_good(caplog):

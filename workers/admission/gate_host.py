@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dicast.workers.admission.concurrency import NodeWidth
+from dicast.workers.admission.concurrency import NodeWidth, Suspension
 from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.request import AdmittedRequest, GatedUnit, QueuedUnits
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import Epoch
 

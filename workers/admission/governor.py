@@ -21,12 +21,10 @@ from dicast.workers.admission.governor_store import Brief, Decision, GovernorSto
 from dicast.workers.admission.overrides import PACING_JITTER, Overrides
 from dicast.workers.policy.calls import NEVER
 from dicast.workers.policy.engines import FixedState
-from dicast.workers.policy.governor import BUDGET as BUDGET_CLAMP
-from dicast.workers.policy.governor import SLO as SLO_CLAMP
-from dicast.workers.policy.governor import GovernorState, LimitChange, PoolGovernor
+from dicast.workers.policy.governor import ChangeCause, GovernorState, LimitChange, PoolGovernor
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.policy.profiles import PoolConfig
-from dicast.workers.policy.rules import LimitCause, RulesConfig, RulesState
+from dicast.workers.policy.rules import RulesConfig
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys
 
@@ -113,7 +111,7 @@ class Governor:
         self._cached[pool] = cached
         for line in decision.changes:
             logger.log(
-                _level(line, cached), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
+                _level(line), "pool %s: limit %d -> %d, %s", pool, line["from"], line["to"], line["reason"],
                 extra={"event": "limit_changed", "pool": pool, **line},
             )  # fmt: skip
         return True
@@ -184,7 +182,7 @@ def _obey(overrides: Overrides, brief: Brief, cached: _CachedPolicy) -> None:
     if overrides.limit != cached.limit_wished:
         cached.limit_wished = overrides.limit
         start = config.first_limit
-        change = LimitChange(brief.now, state.limit, start, "set by the operator")
+        change = LimitChange(brief.now, state.limit, start, "set by the operator", ChangeCause.OPERATOR)
         state = replace(state, engine=FixedState(start), limit=start)
         state.history.append(change)
         cached.policy = PoolGovernor(config, state)
@@ -229,17 +227,18 @@ def _line(change: LimitChange, cached: _CachedPolicy) -> dict[str, Any]:
         "from": change.before,
         "to": change.after,
         "reason": change.reason,
+        "cause": change.cause,
         "ceiling": cached.policy.config.ceiling,
         "profile": cached.policy.state.engine.kind,
     }
 
 
-def _level(line: Mapping[str, Any], cached: _CachedPolicy) -> int:
+_ALARMING = frozenset({ChangeCause.CPU, ChangeCause.SLO, ChangeCause.ERROR_BUDGET})
+
+
+def _level(line: Mapping[str, Any]) -> int:
     """Return the log level: a warning if CPU load or an SLO lowers the limit, since an operator should notice that."""
-    engine = cached.policy.state.engine
-    by_cpu = isinstance(engine, RulesState) and engine.cause is LimitCause.CPU_HIGH and line["reason"] == engine.reason
-    alarming = (by_cpu or line["reason"] in (SLO_CLAMP, BUDGET_CLAMP)) and line["to"] < line["from"]
-    return logging.WARNING if alarming else logging.INFO
+    return logging.WARNING if line["cause"] in _ALARMING and line["to"] < line["from"] else logging.INFO
 
 
 def _record(cached: _CachedPolicy) -> StoredState:

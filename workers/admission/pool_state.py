@@ -18,7 +18,7 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore, read_parameters
 from dicast.workers.admission.leases import OpenLease, open_leases
-from dicast.workers.policy.breaker import RECOVERED
+from dicast.workers.policy.governor import ChangeCause
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
@@ -326,7 +326,9 @@ class PoolState:
     def recent_breaks(self) -> int:
         """How often the circuit breaker has opened lately, the failed probes of the present break included."""
         since = self.now - FLAPS_WITHIN_S
-        ended = len([change for change in self.changes if change["reason"] == RECOVERED and change["at"] > since])
+        ended = len(
+            [change for change in self.changes if change.get("cause") == ChangeCause.RECOVERED and change["at"] > since]
+        )
         return ended + (0 if self.breaker == BreakerPhase.CLOSED.value else 1 + self.reopened)
 
     @property

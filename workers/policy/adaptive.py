@@ -15,7 +15,7 @@ from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_config import AdaptiveConfig
 from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls, Timescales
 from dicast.workers.policy.breaker import Breaker, Failures
-from dicast.workers.policy.calls import OVERLOADED, Done, LoggedCall, Sent
+from dicast.workers.policy.calls import OVERLOADED, UNAVAILABLE, Done, LoggedCall, Sent
 from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge, wander
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
@@ -119,6 +119,7 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
         state.episode,
         starting=starting,
         may_be_rate=now > state.not_a_rate_until,
+        overloaded=state.overloaded_at >= state.episode,
         below=None if starting else state.accepted_later.below(now, state.timescales.rtt_s),
         noise=state.noise.share,
     )
@@ -168,6 +169,9 @@ def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> f
 
 
 EPSILON_S = 1e-9
+BORNE_PART, BORNE_RTTS = 0.8, 4.0
+"""The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
+is assumed."""
 
 
 class Adaptive:
@@ -210,8 +214,6 @@ class Adaptive:
         if pause_s > 2.0 * max(state.timescales.rtt_s, state.timescales.feedback_s):
             state.growth.resumed = True
         state.log.sent(event)
-        if not state.growth.pending:
-            state.noise.sent(state.growth.limit)
         state.log.forget(event.at - max(config.log_least_s, config.log_rtts * state.timescales.rtt_s))
         state.latency.sent(event.at, state.growth.limit)
         if event.probe:
@@ -229,14 +231,15 @@ class Adaptive:
 
     def done(self, event: Done) -> None:
         state, now = self.state, event.at
-        trial = state.log.record_outcome(event)
+        turned_away = event.status == UNAVAILABLE and event.latency_s <= state.timescales.feedback_s
+        trial = state.log.record_outcome(event, turned_away=turned_away)
         room = state.told.observe(event, trial)
-        if event.was_refused:
+        if trial.was_refused:
             state.timescales.record_refusal(self.config, event)
         elif event.ok:
             state.timescales.record_answer(self.config, event)
-        self._watch_failures(event)
-        if event.was_refused and state.breaker.closed:
+        self._watch_failures(event, turned_away)
+        if trial.was_refused and state.breaker.closed:
             if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.timescales.feedback_s):
                 trial.explained = trial.forgiven = True
             else:
@@ -275,10 +278,10 @@ class Adaptive:
             growth.hold_rtts = min(growth.hold_rtts, self.config.overloaded_hold_rtts)
         if trial.sent_at <= growth.cut_at or state.judging_since is not None:
             return
-        if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
+        if overloaded and now < state.borne_until:
             trial.explained = trial.forgiven = True
             return
-        if not overloaded and self._noise_persists(now):
+        if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
             trial.explained = trial.forgiven = True
             return
         if state.single_calls is not None:
@@ -295,24 +298,10 @@ class Adaptive:
             return
         if not overloaded:
             self._suspect(trial, now)
-        needed = 2 if growth.slow_start else 5 if now < state.top_refusals.noisy_until else 3
+        needed = 2 if growth.slow_start else 5 if overloaded or now < state.top_refusals.noisy_until else 3
         if is_enough(state.log, after, now, state.timescales.feedback_s, needed):
             state.judging_since = now
             state.episode = max(after, now - 2.0 * state.timescales.feedback_s - 1.0)
-
-    def _noise_persists(self, now: float) -> bool:
-        """Return whether lowering the limit has not helped; then the former limit is restored."""
-        state, growth = self.state, self.state.growth
-        before = growth.before if growth.pending else growth.limit
-        confirmed = not growth.pending
-        top = state.noise.persists(before, state.log.sent_total, now, state.timescales.rtt_s, confirmed=confirmed)
-        if top is None or state.rate is not None:
-            return False
-        state.single_calls = None
-        growth.uncut(now, min(self.ceiling, top))
-        growth.hold_rtts = self.config.hold_min_rtts
-        self._set_reason("noise: less was refused no less")
-        return True
 
     def _step_refused(self, trial: LoggedCall, now: float) -> None:
         """Undo the pending step, exactly."""
@@ -334,7 +323,6 @@ class Adaptive:
         if level < int(growth.limit) - 1 or level < self.floor:
             return
         level = min(level, int(growth.limit))
-        state.noise.lowered(growth.limit, state.log.sent_total)
         top_refusals.note_refusal(level, now)
         growth.lower(level)
         self._set_reason("refused at the top")
@@ -407,6 +395,8 @@ class Adaptive:
             return
         if growth.limit >= min(self.ceiling, state.latency.knee or self.ceiling) or state.latency.hot:
             return
+        if now < state.borne_until and growth.limit >= growth.good:
+            return
         at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
         if at is not None and now >= at - EPSILON_S:
             on_way = growth.limit / timescales.rtt_s * timescales.way_s
@@ -469,6 +459,8 @@ class Adaptive:
         starting = is_starting(config, state, now)
         diagnosis = diagnosis_of(config, state, now, starting=starting)
         if diagnosis.kind is Cause.NOISE:
+            if state.overloaded_at >= state.episode:
+                self._bear(now)
             return
         state.log.explain(state.episode)
         if diagnosis.kind is Cause.RATE:
@@ -478,6 +470,7 @@ class Adaptive:
             )
             return
         state.accepted_later.note_refusal(diagnosis.level, now)
+        state.failures.diagnosed(now)
         if diagnosis.kind is Cause.COLLAPSE:
             state.single_calls = SingleCalls(diagnosis.level, starting)
             self._cut(now, min(growth.limit, diagnosis.level))
@@ -487,10 +480,19 @@ class Adaptive:
                 growth.retry_gently()
             else:
                 growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
-            state.noise.lowered(growth.limit, state.log.sent_total)
             self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
         self._set_reason(f"diagnosis: {diagnosis.kind}")
+
+    def _bear(self, now: float) -> None:
+        """Go on somewhat more slowly in a wave of overload that refuses whatever the load, and judge it again later."""
+        state, growth = self.state, self.state.growth
+        state.log.explain(state.episode)
+        state.borne_until = now + BORNE_RTTS * state.timescales.rtt_s
+        accepted = (state.log.open_at_provider(trial) + 1 for trial in state.log.trials if not trial.was_refused)
+        self._cut(now, BORNE_PART * growth.limit)
+        growth.good = float(max(accepted, default=0))
+        self._set_reason("overload, whatever the load")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
         """If the single call was accepted, climb back to the last refused number, or go on with slow start."""
@@ -502,13 +504,14 @@ class Adaptive:
             return
         state.single_calls = None
         self._set_reason("accepted again")
+        restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
+        if restored and state.accepted_later.count_acceptance(now, state.timescales.rtt_s, self.config.memory_rtts):
+            if self._was_accepted_later(now):
+                return
         if single_calls.slow_start:
             growth.restart(now, max(growth.limit, single_calls.level / 2.0), 0.0, self.config.hold_min_rtts)
             return
         growth.good = max(growth.limit, single_calls.highest)
-        restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
-        if restored and state.accepted_later.count_acceptance(now, state.timescales.rtt_s, self.config.memory_rtts):
-            self._was_accepted_later(now)
 
     # Rates
 
@@ -536,12 +539,12 @@ class Adaptive:
 
     # Failures, latency, clamps
 
-    def _watch_failures(self, event: Done) -> None:
+    def _watch_failures(self, event: Done, turned_away: bool) -> None:
         """Open the breaker after enough failures in a row; after a good probe, start slowly towards the limit at the
         trip."""
         state, growth, config, now = self.state, self.state.growth, self.config, event.at
         if state.breaker.closed:
-            if state.failures.count(event, growth.limit <= self.floor) >= config.trip_failures:
+            if state.failures.count(event, growth.limit <= self.floor, turned_away=turned_away) >= config.trip_failures:
                 state.breaker = breakers.trip(config.breaker, state.breaker, now)
                 state.limit_at_trip = growth.limit
                 self._set_reason("breaker opened")

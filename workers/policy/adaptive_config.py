@@ -15,6 +15,7 @@ class AdaptiveConfig:
     start, start_part      first limit, and as a part of the ceiling if that is more: few ceilings are guessed five
                            times too high, and each step up from less costs a feedback delay ...
     start_most             ... but all of it is sent before the first refusal comes back
+    start_part_large       the least first limit as a part of the ceiling: from 20 to 2,000 takes a dozen steps
     start_s                the first calls are spread over so long
     slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
     starting_rtts          so long after slow start its bursts still blur the evidence
@@ -47,6 +48,7 @@ class AdaptiveConfig:
     start: float = 10.0
     start_part: float = 0.2
     start_most: float = 20.0
+    start_part_large: float = 0.04
     start_s: float = 0.3
     slow_start_factor: float = 1.5
     starting_rtts: float = 4.0

@@ -283,6 +283,8 @@ BASE_GROWTH = 1.001
 START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
 """Latencies relative to the base: up to the first slow start may go on; at a known knee, up to the second the limit may
 rise, and above the third it is cut."""
+LUCKY = 2.7
+"""So many times what the quickest tenth of the first cohort took is the most that its median can be without a queue."""
 KNEE_GROWTH = 1.05
 """Growth of the knee per cohort whose calls did not queue; one call more is added."""
 PROBED_PART = 0.65
@@ -401,7 +403,8 @@ class LatencyWatch:
                 return trial.before
         self.medians = min(self.medians + 1, YOUNG_MEDIANS)
         self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
-        self.base = self.short if self.base is None else min(self.base * BASE_GROWTH, self.short)
+        quick = LUCKY * sorted(cohort.latencies)[len(cohort.latencies) // 10]
+        self.base = min(self.short, quick if self.base is None else self.base * BASE_GROWTH)
         if median <= START_CALM * self.base:
             self.calm = max(self.calm, cohort.level)
         self.hot = self.short / self.base > (0.9 * tolerance if self.knee is None else CALM)
@@ -587,6 +590,7 @@ class AdaptiveState:
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
     overloaded_at: float = NEVER
+    borne_until: float = NEVER
     told: ReportedBudgets = field(default_factory=ReportedBudgets)
     latency: LatencyWatch = field(default_factory=LatencyWatch)
     breaker: Breaker = field(default_factory=Breaker)

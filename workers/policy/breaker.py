@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from dicast.workers.policy.calls import Done
 from dicast.workers.policy.parameters import BreakerPhase
 
-RECOVERED = "breaker closed"
-"""The reason that engines give for the first limit after a break."""
-
 
 @dataclass(frozen=True, slots=True)
 class BreakerConfig:
@@ -91,9 +88,15 @@ class Failures:
     row: int = 0
     since: float | None = None
 
-    def count(self, event: Done, at_floor: bool) -> int:
+    def diagnosed(self, now: float) -> None:
+        """Note that the limit was cut for calls that were turned away: those that are sent later count."""
+        self.since = now if self.since is None else self.since
+
+    def count(self, event: Done, at_floor: bool, *, turned_away: bool = False) -> int:
         """Count one outcome; returns the row's length. Refusals count only at the floor, where nothing is left to
-        cut."""
+        cut, and calls that were turned away only once a lower limit has not helped."""
+        if turned_away and self.since is None:
+            return self.row
         if event.failed or (event.was_refused and at_floor):
             self.row += 1
             self.since = event.sent_at if self.since is None else min(self.since, event.sent_at)

@@ -7,6 +7,7 @@ collection for one pool that the engine uses, with what follows from it (`Report
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -286,7 +287,7 @@ class HiddenWindow:
         until = min(hint.until for hint in hints)
         if not all(self._same(hint, until) for hint in hints) or until <= now:
             return False
-        began = until - _period_s(until - first, hints[-1].grain_s)
+        began = until - self._lasts_s(until - first, hints[-1].grain_s)
         if self.budget is None and self.accepted.between(began, first) < max(FEW, len(trials)):
             return False
         after = [trial for trial in log.since(first) if not trial.was_refused]
@@ -301,7 +302,7 @@ class HiddenWindow:
         if budget is None:
             budget = self.budget = Budget(NAME, BudgetUnit.REQUESTS, self.model)
             budget.nature.leaning = -MOST
-            budget.nature.period_s, budget.rolls = _period_s(until - first, grain_s), 1
+            budget.nature.period_s, budget.rolls = self._lasts_s(until - first, grain_s), 1
         elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
             budget.nature.period_is_less(until - budget.ends_at)
         size = max(1.0, self.accepted.between(until - budget.nature.lasts_s, first))
@@ -328,8 +329,12 @@ class HiddenWindow:
         lasts_s = budget.nature.lasts_s
         over = (hint.until - budget.ends_at) % lasts_s
         if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
-            return False
-        if self._is_longer(budget, hint, trial):
+            shorter_s = self._shorter_period_s(hint.grain_s, lasts_s)
+            if not shorter_s:
+                return False
+            budget.nature.period_s = shorter_s
+            budget.limit = budget.capacity = max(1.0, self.accepted.between(hint.until - shorter_s, trial.sent_at))
+        elif self._is_longer(budget, hint, trial):
             budget.nature.period_s = hint.until - budget.ends_at
         else:
             self._resize(budget, trial, budget.remaining(now, log))
@@ -337,6 +342,26 @@ class HiddenWindow:
         self._emptied(budget, trial, spent)
         confirmed(budget, now, None)
         return True
+
+    def _lasts_s(self, left_s: float, grain_s: float) -> float:
+        """Return how long a window probably lasts of which so much is left."""
+        usual_s = _period_s(left_s, grain_s)
+        return self._shorter_period_s(grain_s, usual_s) or usual_s
+
+    def _shorter_period_s(self, grain_s: float, lasts_s: float) -> float:
+        """Return a likely period shorter than assumed by which the last named ends lie apart; 0 if there is none.
+
+        Two pairs have to agree, since one pair may be chance.
+        """
+        blur_s = grain_s + AGREE_S
+        ends: list[float] = []
+        for other in sorted(other.until for other in self.hints):
+            if not ends or other > ends[-1] + 2.0 * blur_s:
+                ends.append(other)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(ends[-3:])]
+        periods = [period_s for period_s in NICE_PERIODS_S if 2.0 * blur_s < period_s < lasts_s]
+        agreeing = (p for p in periods if all(abs(gap - p) <= blur_s for gap in gaps))
+        return next(agreeing, 0.0) if len(gaps) == 2 else 0.0
 
     def _is_longer(self, budget: Budget, hint: Hint, trial: LoggedCall) -> bool:
         """Return whether windows are longer than assumed and last from the known end to the one named now: it is
@@ -370,7 +395,9 @@ class HiddenWindow:
         test = budget.trust.test
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
-        advance(budget, now, log, feedback_s)
+        if advance(budget, now, log, feedback_s) and not in_refused:
+            self.budget, self.sized = None, False
+            return "far more calls were accepted than the window of Retry-After holds"
         after = budget.trust.test
         if after is None or after.passed <= before:
             return ""

@@ -23,6 +23,8 @@ REFUSALS = frozenset({429, 529})
 """The statuses of calls that the provider's limits kept from being served; they say nothing about the unit."""
 OVERLOADED = 529
 """The provider is short of capacity for everybody; it says nothing about this account's limits."""
+UNAVAILABLE = 503
+"""A server that is full says so, as well as one that is down. The first answers sooner than it serves a call."""
 
 
 class Cost(NamedTuple):
@@ -145,8 +147,9 @@ class CallLog:
         self.trials.append(trial)
         self._open[event.call] = trial
 
-    def record_outcome(self, event: Done) -> LoggedCall:
-        """Record the outcome; a call whose `Sent` was lost is reconstructed from its outcome."""
+    def record_outcome(self, event: Done, *, turned_away: bool = False) -> LoggedCall:
+        """Record the outcome; a call whose `Sent` was lost is reconstructed from its outcome. One that was
+        `turned_away` counts as refused, whatever its status."""
         trial = self._open.pop(event.call, None)
         if trial is None:
             self.sent_total += 1
@@ -154,7 +157,7 @@ class CallLog:
             self.trials.append(trial)
             if len(self.trials) > 1 and self.trials[-2].sent_at > trial.sent_at:
                 self.trials = deque(sorted(self.trials, key=lambda t: t.sent_at))
-        if event.was_refused:
+        if event.was_refused or turned_away:
             trial.refused_at = event.at
             self.refusals.append(trial)
         return trial

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dicast.workers.policy import breaker as breakers
-from dicast.workers.policy.breaker import RECOVERED, Breaker, BreakerConfig
+from dicast.workers.policy.breaker import Breaker, BreakerConfig
 from dicast.workers.policy.calls import Done, Sent
 from dicast.workers.policy.engines import Directives
 
@@ -121,7 +121,7 @@ def on_probe(config: ClassicConfig, state: ClassicState, call: str, was_refused:
         limit=config.limit_after_break,
         grown_at=now,
         settle_until=0.0,
-        reason=RECOVERED,
+        reason="breaker closed",
     )
 
 

@@ -77,17 +77,18 @@ def judge(
     may_be_rate: bool,
     below: int | None,
     noise: float = 0.0,
+    overloaded: bool = False,
 ) -> Diagnosis:
     """Judge the calls sent since `start`, all of which are resolved (a feedback delay has passed).
 
     `starting` says that slow start goes on, or ended a moment ago. `noise` is the share of calls that is known to be
-    refused whatever the load.
+    refused whatever the load; `overloaded` that the provider said so of itself.
 
-    Rules, first match wins: accepted where a cap would refuse, or the level fell again since `below` -> a rate
-    (noise, if such refusals are rare and this is not the start); not many more than the known noise -> noise; most
-    refused, below what was held -> collapse;
-    else a cap, at the least refused number (at the start at the lower quartile, for one of them may be noise; the
-    median, if some are).
+    Rules, first match wins: in an overload, accepted where others were refused -> noise; accepted where a cap would
+    refuse, or the level fell again since `below` -> a rate (noise, if such refusals are rare and this is not the
+    start); not many more than the known noise -> noise; most refused, below what was held -> collapse; else a cap, at
+    the least refused number (at the start at the lower quartile, for one of them may be noise; the median, if some
+    are).
     """
     calls = [
         (log.open_at_provider(trial), trial.was_refused)
@@ -99,6 +100,8 @@ def judge(
     if not levels:
         return Diagnosis(Cause.NOISE, 0)
     fell = _fell_again(episode, below)
+    if overloaded and (fell or _is_wave(config, episode, starting=starting)):
+        return Diagnosis(Cause.NOISE, levels[0])
     if fell or (may_be_rate and _is_rate(config, episode, blur=0.0, slack=0)):
         if not starting and _is_rare(config, log):
             return Diagnosis(Cause.NOISE, levels[0])
@@ -127,6 +130,11 @@ def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: 
     low = levels[len(levels) // 4] * (1.02 + blur) + 2
     above = [was_refused for number, was_refused in episode.calls if number > low]
     return above.count(False) >= max(3.0, 0.25 * len(above))
+
+
+def _is_wave(config: DiagnosisConfig, episode: _Episode, *, starting: bool) -> bool:
+    """Return whether overload refused calls at numbers at which others were accepted: whatever the load."""
+    return _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(episode.levels[0]))
 
 
 def _fell_again(episode: _Episode, below: int | None) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Discriminator, TypeAdapter
@@ -29,11 +30,12 @@ from dicast.workers.policy.error_budget import BudgetUse
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import Parameters, configured_bucket
 from dicast.workers.policy.profiles import PoolConfig
-from dicast.workers.policy.rules import Rules, RulesConfig, RulesState
+from dicast.workers.policy.rules import LimitCause, Rules, RulesConfig, RulesState
 
 MOST_CHANGES = 50
 SLO = "slo"
 BUDGET = "slo: error budget"
+CEILING = "ceiling"
 FUTURE_S = 5.0
 """An event dated further ahead of the decision than this is ignored."""
 PAUSE_MAX_S = 60.0
@@ -43,14 +45,32 @@ pool."""
 EngineState = Annotated[AdaptiveState | ClassicState | RulesState | FixedState, Discriminator("kind")]
 
 
+class ChangeCause(StrEnum):
+    """What changed a limit, as far as others than people need to know: `ENGINE` is every reason of an engine that is
+    not listed. `RECOVERED` is the first change after the circuit breaker has closed, whatever its reason."""
+
+    ENGINE = "engine"
+    RECOVERED = "recovered"
+    CPU = "cpu"
+    OPERATOR = "operator"
+    SLO = SLO
+    ERROR_BUDGET = "error_budget"
+    CEILING = CEILING
+
+
+_CLAMPS = {SLO: ChangeCause.SLO, BUDGET: ChangeCause.ERROR_BUDGET, CEILING: ChangeCause.CEILING}
+
+
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """One line of the pool's history: a change of the limit or, if `before` equals `after`, a finding."""
+    """One line of the pool's history: a change of the limit or, if `before` equals `after`, a finding. `reason` puts
+    `cause` into words."""
 
     at: float
     before: int
     after: int
     reason: str
+    cause: ChangeCause = ChangeCause.ENGINE
 
 
 @dataclass(slots=True)
@@ -58,7 +78,8 @@ class GovernorState:
     """Everything that is remembered of one pool.
 
     `clamp` names what bounds the limit instead of the engine ('' if nothing does). `garbage` counts implausible events.
-    Until `pause_until` no call begins, because an answer asked for a pause.
+    Until `pause_until` no call begins, because an answer asked for a pause. `broken` is True from when the circuit
+    breaker opens to the first change of the limit after it has closed.
     """
 
     engine: EngineState
@@ -69,6 +90,7 @@ class GovernorState:
     clamp: str = ""
     garbage: int = 0
     pause_until: float = 0.0
+    broken: bool = False
     budget_use: BudgetUse = field(default_factory=BudgetUse)
     history: deque[LimitChange] = field(default_factory=lambda: deque(maxlen=MOST_CHANGES))
 
@@ -158,13 +180,25 @@ class PoolGovernor:
         self._spend_budget()
         limit, before = self._clamp(self._engine.limit), self.state.clamp
         self.state.clamp = self._clamp_on(self._engine.limit)
+        self.state.broken = self.state.broken or not self._engine.breaker.closed
         if limit != self.state.limit:
             lifted = f"{before} lifted" if before and limit > self.state.limit else self.reason
-            self.state.history.append(LimitChange(self.state.now, self.state.limit, limit, self.state.clamp or lifted))
+            reason, cause = self.state.clamp or lifted, self._cause()
+            self.state.history.append(LimitChange(self.state.now, self.state.limit, limit, reason, cause))
             self.state.limit = limit
+            self.state.broken = not self._engine.breaker.closed
         if isinstance(self._engine, Adaptive):
             for news in self._engine.take_news():
                 self.state.history.append(LimitChange(self.state.now, limit, limit, news))
+
+    def _cause(self) -> ChangeCause:
+        """Return the cause of a change of the limit that is made now."""
+        if self.state.broken and self._engine.breaker.closed:
+            return ChangeCause.RECOVERED
+        if self.state.clamp:
+            return _CLAMPS[self.state.clamp]
+        by_cpu = isinstance(self._engine, Rules) and self._engine.state.cause is LimitCause.CPU_HIGH
+        return ChangeCause.CPU if by_cpu else ChangeCause.ENGINE
 
     def _spend_budget(self) -> None:
         """Update the cap that follows the error budget, if there is one."""
@@ -188,7 +222,7 @@ class PoolGovernor:
             return BUDGET
         if slo is not None and slo < most:
             return SLO
-        return "ceiling" if int(limit) > self.config.ceiling else ""
+        return CEILING if int(limit) > self.config.ceiling else ""
 
     def _parameters(self) -> Parameters:
         state, config = self.state, self.config

@@ -23,9 +23,6 @@ NEW_CALLS = 200
 WATCHED_CALLS = 100
 REAL_PART = 0.1
 """A real limit would refuse at most this part of the former share when the traffic is slow."""
-HELPED_PART = 0.3
-LOW_PART = 0.75
-"""Far below a level means at most this part of it."""
 CAUTION = 0.7
 """The part of the observed share that is tested for, since a few refusals overstate the share."""
 NOISE_AT, REAL_AT = 4.6, -2.3
@@ -59,36 +56,6 @@ class SlowTest:
 
 
 @dataclass(slots=True)
-class Decline:
-    """A fall of the limit from `top`, refusal by refusal, after the `first` call.
-
-    `refused` of the calls since then were refused, and `low_refused` of the `low_calls` far below the top. A refusal of
-    a step beyond the known level is to be expected, and does not count.
-    """
-
-    top: float
-    first: int
-    refused: int = 1
-    low_calls: int = 0
-    low_refused: int = 0
-
-    def share(self, number: int) -> float:
-        return self.refused / max(1, number - self.first)
-
-    def helped(self, number: int) -> bool:
-        """Return whether much less is refused far below the top than nearer to it, as with a limit on calls per
-        second."""
-        near = max(1, number - self.first - self.low_calls)
-        return self.low_refused * near < HELPED_PART * (self.refused - self.low_refused) * self.low_calls
-
-    def ratio(self, number: int) -> float:
-        """Return the log likelihood ratio, as `SlowTest.ratio` does."""
-        share = min(MOST_SHARE, max(SUSPECT_SHARE, CAUTION * self.share(number)))
-        likely = math.log((1.0 - share) / (1.0 - REAL_PART * share))
-        return self.low_refused * -math.log(REAL_PART) + (self.low_calls - self.low_refused) * likely
-
-
-@dataclass(slots=True)
 class Noise:
     """What is known of noise: `share` of the calls is refused whatever the load, valid `until` then; 0 if none is
     known.
@@ -108,7 +75,6 @@ class Noise:
     test: SlowTest | None = None
     not_before: int = 0
     patience: int = PATIENCE_CALLS
-    decline: Decline | None = None
 
     def forgives(self, trial: LoggedCall, now: float) -> bool:
         """Return whether known noise explains this refusal."""
@@ -175,42 +141,7 @@ class Noise:
         self.share, self.until = share, now + self.trust_rtts * rtt_s
         self.trust_rtts = min(TRUST_MOST_RTTS, 2.0 * self.trust_rtts)
         self.allowance, self.counted, self.patience = FORGIVEN_AT_ONCE, number, PATIENCE_CALLS
-        self.decline = None
         self.watch(number)
-
-    def lowered(self, before: float, number: int) -> None:
-        """Note that the limit is lowered from `before` for a refusal, after the `number`th call.
-
-        Ignored if a rate has ever been found: with a bound on calls per second, fewer open calls are refused no less.
-        """
-        if self.rate_was_kept:
-            self.decline = None
-        elif self.decline is None or before > self.decline.top:
-            self.decline = Decline(before, number - 1)
-
-    def sent(self, limit: float) -> None:
-        """Note that a call was sent under that limit, which is not a pending step."""
-        if self.decline is not None and limit <= LOW_PART * self.decline.top:
-            self.decline.low_calls += 1
-
-    def persists(self, limit: float, number: int, now: float, rtt_s: float, *, confirmed: bool) -> float | None:
-        """Note that a call was refused under that limit, which is `confirmed` unless it is a pending step.
-
-        If as many calls are refused far below a level as at it, the refusals are noise. Then the level to be restored
-        is returned, else None.
-        """
-        decline = self.decline
-        if decline is None:
-            return None
-        decline.refused += 1
-        decline.low_refused += confirmed and limit <= LOW_PART * decline.top
-        ratio, share = decline.ratio(number), decline.share(number)
-        if ratio <= REAL_AT or limit >= decline.top:
-            self.decline = None
-        elif ratio >= NOISE_AT and share <= MOST_SHARE and not decline.helped(number):
-            self._proven(share, number, now, rtt_s)
-            return decline.top
-        return None
 
     def disproved(self, test: SlowTest, number: int, now: float, rtt_s: float) -> bool:
         """Return whether the test has shown a real limit, or nothing in time; then the next test has to wait."""

@@ -91,8 +91,9 @@ class PoolConfig:
         start = self.limit
         if start is None:
             if isinstance(self.engine, AdaptiveConfig):
-                part = min(self.engine.start_most, self.engine.start_part * self.ceiling)
-                start = int(max(self.engine.start, part))
+                engine = self.engine
+                part = min(engine.start_most, engine.start_part * self.ceiling)
+                start = int(max(engine.start, part, engine.start_part_large * self.ceiling))
             else:
                 start = CLASSIC_START if isinstance(self.engine, ClassicConfig) else self.ceiling
         return max(self.floor, min(self.ceiling, start))

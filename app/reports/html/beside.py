@@ -19,7 +19,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dicast.app.domain.report import Report
 from dicast.errors import DicastError
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ def in_own_process(folder: Path, cache: Path) -> str | None:
 def main() -> int:
     """Write the report of the job whose folder is the only argument, unless the job has been resumed in the
     meantime."""
-    from dicast.app.reports.files import REPORT, ReportChanged, RunChanged  # noqa: PLC0415  (takes long to load)
+    from dicast.app.reports.files import REPORT, ReportChanged, RunChanged, parse_report  # noqa: PLC0415  (takes long to load)
     from dicast.app.reports.html.page import write_own_page  # noqa: PLC0415
 
     with contextlib.suppress(AttributeError):  # Windows has no such clock
@@ -92,7 +91,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     for retries_left in reversed(range(TRIES)):
         try:
-            write_own_page(folder, Report.model_validate_json((folder / REPORT).read_bytes()))
+            write_own_page(folder, parse_report((folder / REPORT).read_bytes()))
         except RunChanged:
             return 0  # the new run has a page of its own
         except (DicastError, OSError, ValidationError) as error:

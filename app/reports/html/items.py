@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from dicast.app.domain.report import Report
+from dicast.app.reports.stored_items import kept_texts
 
 PARQUET = "opinions.parquet"
 MOST_ITEMS = 15
@@ -35,6 +36,8 @@ class ChosenItem:
     apart: float | None
     opinions: list[dict[str, Any]]
     more: int
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    """What was judged, as (what it is, text); empty if the job's folder does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,11 @@ def choose(folder: Path, report: Report, most: int = MOST_ITEMS) -> ChosenItems:
     OSError."""
     cells = _cells(folder, report)
     worst, disputed = _lowest(cells, report, most), _farthest(cells, report, most)
-    opinions = _opinions_by_item(folder, {row["item"] for row in (*worst, *disputed)})
+    chosen = {row["item"] for row in (*worst, *disputed)}
+    opinions, texts = _opinions_by_item(folder, chosen), kept_texts(folder, chosen)
     return ChosenItems(
-        [_chosen(row, opinions, report) for row in worst], [_chosen(row, opinions, report) for row in disputed]
+        [_chosen(row, opinions, texts, report) for row in worst],
+        [_chosen(row, opinions, texts, report) for row in disputed],
     )
 
 
@@ -136,12 +141,15 @@ def _opinions_by_item(folder: Path, items: set[str]) -> dict[str, list[dict[str,
     return by_item
 
 
-def _chosen(row: dict[str, Any], by_item: dict[str, list[dict[str, Any]]], report: Report) -> ChosenItem:
+def _chosen(
+    row: dict[str, Any], by_item: dict[str, list[dict[str, Any]]], texts: dict[str, list[tuple[str, str]]],
+    report: Report,
+) -> ChosenItem:  # fmt: skip
     dimension = report.dimensions[row["dimension"]].id
     opinions = sorted(by_item.get(row["item"], ()), key=lambda opinion: _order(opinion, dimension, report))
     return ChosenItem(
         item_id=row["item"], place=row["place"], dimension=dimension, apart=row["apart"],
-        opinions=opinions[:MOST_OPINIONS], more=max(0, len(opinions) - MOST_OPINIONS),
+        opinions=opinions[:MOST_OPINIONS], more=max(0, len(opinions) - MOST_OPINIONS), texts=texts.get(row["item"], []),
     )  # fmt: skip
 
 

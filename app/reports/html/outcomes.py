@@ -97,7 +97,7 @@ def _labels(row: DimensionReport, shares: Sequence[LabelShare]) -> dict[str, Any
         + (f", and {counted(rest, 'other label')}." if rest else "."),
         "plot": _stacked_plot(f"Labels in {name} by judge", [formats.name(label) for label in row.labels], [
             plots.StackedBar(formats.name(cell.judge), tuple(cell.labels.values())) for cell in judges
-        ]),
+        ], ordered=row.dimension.kind == "labels" and row.dimension.ordered),
         "heads": ["Judge", *map(formats.name, row.labels)],
         "rows": [_label_row(cell) for cell in judges],
         "share_heads": ["Label", "judges", *(PEOPLE if rated else ())],
@@ -282,10 +282,12 @@ def skipped_section(report: Report) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _stacked_plot(caption: str, names: Sequence[str], bars: Sequence[plots.StackedBar]) -> str:
+def _stacked_plot(
+    caption: str, names: Sequence[str], bars: Sequence[plots.StackedBar], *, ordered: bool = False
+) -> str:  # fmt: skip
     if not bars or len(names) > plots.MOST_TONES or not plots.available():
         return ""
-    return plots.stacked(bars, names, caption)
+    return plots.stacked(bars, names, caption, ordered=ordered)
 
 
 def _whisker_plot(values: Sequence[plots.Whisker], caption: str, axis: str, line: float) -> str:

@@ -14,14 +14,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dicast.app.domain.judge_statistics import RunsCompared
 from dicast.app.domain.report import Report, ReportDimension
-from dicast.app.domain.text import counted
 from dicast.app.reports import formats
 from dicast.app.reports.files import changing
 from dicast.app.reports.folders import replacing
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItems, choose
 from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section, trust
-from dicast.app.reports.html.sections import choices, distributions, heat_map, setup, spent, summary, title, trouble
+from dicast.app.reports.html.sections import (
+    choices,
+    distributions,
+    heat_map,
+    opening,
+    paragraphs,
+    setup,
+    spent,
+    title,
+    trouble,
+)
 
 NAME = "report.html"
 MOST_BYTES = 5_000_000
@@ -63,7 +72,7 @@ def write_comparison(compared: RunsCompared, first: Report, second: Report, out:
 def fragment(report: Report) -> str:
     """Return the most important parts of the report for a page that exists already, such as a notebook."""
     scoped = _file("style.css").replace(":root", ".dicast-report").replace("body{", ".dicast-report{")
-    sections = {"summary": summary(report), "heat": heat_map(report), "trust": trust_in_words(report)}
+    sections = {"opening": opening(report), "heat": heat_map(report), "trust": trust_in_words(report)}
     return _environment().get_template("fragment.html.j2").render(**_head(report), **sections, style=scoped)
 
 
@@ -86,7 +95,7 @@ def trust_in_words(report: Report) -> dict[str, Any]:
 
 def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
     return _rendered("report.html.j2", {
-        **_head(report), "summary": summary(report), "distributions": distributions(report), "heat": heat_map(report),
+        **_head(report), "opening": opening(report), "distributions": distributions(report), "heat": heat_map(report),
         "answer": answer_section(report), "labels": labels(report), "checklists": checklists(report),
         "preferences": preferences(report), "spared": skipped_section(report),
         "trust": trust(report), "items": choices(report, choice), "one_judge": len(report.agents) < 2,
@@ -105,18 +114,21 @@ def _head(report: Report) -> dict[str, Any]:
 def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[str, Any]:
     dimensions = {d.id: d for d in first.dimensions}
     spans = {d.id: d.scale_max - d.scale_min for d in first.dimensions}
-    clear = [shift for shift in compared.shifts if shift.p is not None and shift.p < 0.05]
-    lines = [
-        f"{formats.name(shift.judge)} gives {'more' if (shift.shift.value or 0) > 0 else 'less'} in "
-        f"{title(dimensions[shift.dimension])}: by {formats.figure(shift.shift)}, p {formats.chance(shift.p)}."
-        for shift in clear[:10]
-    ]
-    compared_count = counted(len(compared.shifts), "shift")
+    lines = [formats.one_line(line, 600) for line in compared.summary]
     lines += [formats.one_line(compared.skipped_sentence, 600)] if compared.skipped_sentence is not None else []
     return {
         "first": {**_head(first), "heat": heat_map(first)},
         "second": {**_head(second), "heat": heat_map(second)},
-        "summary": [f"Of {compared_count}, {len(clear):,} cannot be put down to chance (p < 0.05 after Holm).", *lines],
+        "summary": lines,
+        "by": formats.name(compared.by) or "System",
+        "systems": [
+            (
+                formats.name(shift.system) or "all items", title(dimensions[shift.dimension]),
+                f"{shift.shift.items:,}" if shift.shift.is_known else formats.DASH,
+                formats.figure(shift.shift if shift.shift.is_known else None), formats.chance(shift.p),
+            )
+            for shift in (*compared.systems, *compared.panel)[:MOST_SHIFTS]
+        ],
         "forced": [formats.one_line(line) for line in compared.forced],
         "plot": _shift_plot(compared, spans, dimensions),
         "shifts": [
@@ -133,6 +145,8 @@ def _comparison(compared: RunsCompared, first: Report, second: Report) -> dict[s
                 "dimension": title(dimensions[item.dimension]), "first": formats.number(item.first),
                 "second": formats.number(item.second), "first_argument": formats.one_line(item.first_argument),
                 "second_argument": formats.one_line(item.second_argument),
+                "first_text": paragraphs(item.first_text), "second_text": paragraphs(item.second_text),
+                "same": item.first_text == item.second_text,
             }
             for item in compared.moved[:100]
         ],

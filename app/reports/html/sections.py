@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from dicast.app.domain import standings
+from dicast.app.domain.concluding import conclude, counts_of
+from dicast.app.domain.conclusions import Chart, JudgeRow
 from dicast.app.domain.judge_statistics import DimensionStatistics
+from dicast.app.domain.plan import Road
+from dicast.app.domain.quote import Quote
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
 from dicast.app.domain.text import counted, joined
 from dicast.app.reports import formats
@@ -20,42 +25,94 @@ MOST_REASONS = 5
 SHADES = 10
 MOST_BARS = 40
 ARGUMENT_CHARS, QUOTE_CHARS, QUOTES = 500, 200, 2
+ITEM_CHARS, ITEM_LINES = 2000, 40
 
 
-def summary(report: Report) -> list[str]:
-    """Return the job in sentences, the most important first."""
-    return [*_outcome(report), *_aims(report), *_scores(report), *_trouble(report)]
+MOST_CHARTS_SHOWN, MOST_JUDGES_SHOWN, MOST_FAILURES = 8, 12, 12
+SENTENCE_CHARS = 600
 
 
-def _outcome(report: Report) -> Iterator[str]:
-    judges, dimensions = len(report.agents), len(report.dimensions)
-    yield (
-        f"{counted(judges, 'judge')} scored {report.scored:,} of {counted(report.units, 'unit')} in "
-        f"{counted(dimensions, 'dimension')}, within {formats.duration(report.wall_s)}."
-    )
-    if report.status == "cancelled":
-        why = f": {formats.one_line(report.reason)}" if report.reason else ""
-        yield f"The job was cancelled before its end{why}; {counted(report.missing, 'unit')} were never judged."
-    for stop in report.stopped[:MOST_REASONS]:
-        yield f"The job stopped asking: {formats.one_line(stop.reason)}"
+def opening(report: Report) -> dict[str, Any]:
+    """Return what the report begins with: its conclusions in sentences, charts, and a table of judges and one of
+    failures."""
+    conclusions = conclude(report)
+    counts = conclusions.counts
+    scored = f"{counts.scored:,} of {counted(counts.planned, 'judgement')}"
+    parts = [counted(len(report.agents), "judge"), counted(len(report.dimensions), "dimension"), scored]
+    if report.statistics is not None and report.statistics.items:
+        parts.insert(0, counted(report.statistics.items, "item"))
+    bill = f"; {report.bill()}" if report.bill() else ""
+    return {
+        "badge": conclusions.badge, "health": conclusions.health,
+        "facts": formats.one_line(f"{', '.join(parts)}, in {formats.duration(report.wall_s)}{bill}", SENTENCE_CHARS),
+        "best": _lines(conclusions.best), "trust": _lines(conclusions.trust),
+        "failures": _lines(conclusions.failures),
+        "actions": [
+            {"text": formats.one_line(step.text, SENTENCE_CHARS), "command": formats.one_line(step.command)}
+            for step in conclusions.actions
+        ],
+        "heading": HEADINGS[conclusions.subject],
+        "basis": f"{'People’s' if conclusions.opinion == 'people' else 'The judges’'} opinion, with 95 % intervals",
+        "charts": [_chart(chart) for chart in conclusions.charts[:MOST_CHARTS_SHOWN]],
+        "more_charts": max(0, len(conclusions.charts) - MOST_CHARTS_SHOWN),
+        "judges": [_judge(row) for row in shown_judges(conclusions.judges)],
+        "more_judges": max(0, len(conclusions.judges) - MOST_JUDGES_SHOWN),
+        "rated": any(row.agreement.is_known for row in conclusions.judges),
+        "failed": [
+            (
+                formats.name(row.judge) or "–", row.cause, f"{row.count:,}", formats.one_line(row.message, 160),
+                row.remedy,
+            )
+            for row in conclusions.failed[:MOST_FAILURES]
+        ],
+    }  # fmt: skip
 
 
-def _aims(report: Report) -> Iterator[str]:
-    """Yield what became of the job's question and pairs, and what was not needed."""
-    if report.answer is not None:
-        yield formats.one_line(report.answer.sentence(), 600)
-    if report.spared:
-        yield (
-            f"{counted(report.spared, 'unit')} ({formats.percent(report.spared / report.units)}) were not "
-            f"needed, since {skip_reason(report)}."
-        )
-    for statistics in shown_statistics(report):
-        pairs = statistics.preferences
-        if pairs is not None and pairs.wins.value is not None:
-            name, share = formats.name(statistics.dimension), formats.percent(pairs.wins.value)
-            won = f"A is preferred in {share} of the pairs in {name}"
-            first = pairs.contestants[0].name if pairs.contestants and pairs.reason is None else None
-            yield f"{won}." if first is None else f"{won}; {formats.name(first)} is the best of those compared."
+HEADINGS = {
+    "systems": "Systems", "scores": "Scores", "pairs": "Systems", "rankings": "Candidates", "labels": "Labels",
+    "nothing": "",
+}  # fmt: skip
+
+
+def shown_judges(rows: Sequence[JudgeRow], most: int = MOST_JUDGES_SHOWN) -> list[JudgeRow]:
+    """Return the rows that fit: those to drop first, and the panel last."""
+    if len(rows) <= most:
+        return list(rows)
+    order = {"drop": 0, "calibrate": 1, "unknown": 2, "use": 3}
+    judges = sorted((row for row in rows if row.kind == "judge"), key=lambda row: order[row.advice])
+    panel = [row for row in rows if row.kind == "panel"]
+    return judges[: most - len(panel)] + panel
+
+
+def _lines(sentences: Sequence[str]) -> list[str]:
+    return [formats.one_line(line, SENTENCE_CHARS) for line in sentences]
+
+
+def _chart(chart: Chart) -> dict[str, str]:
+    heading = formats.name(chart.title)
+    rows = [
+        plots.Dot(formats.name(mark.name), mark.place, mark.low, mark.high, mark.text, mark.leads)
+        for mark in chart.rows
+    ]  # fmt: skip
+    drawing = plots.dots(rows, chart.axis, chart.ticks, f"{heading}, {chart.unit}, with 95 % intervals")
+    return {"title": heading, "plot": drawing, "note": formats.one_line(chart.note)}
+
+
+def _judge(row: JudgeRow) -> dict[str, str]:
+    """Return a row of the table of judges."""
+    at, person = row.agreement, row.person
+    plot = ""
+    if at.value is not None and at.low is not None and at.high is not None:
+        behind = (person.low, person.high) if person.low is not None and person.high is not None else None
+        plot = plots.band(at.value, (at.low, at.high), behind, f"Agreement of {formats.name(row.name)} with people")
+    noise = row.noise.value if row.noise is not None else None
+    return {
+        "name": formats.name(row.name), "model": formats.name(row.model), "plot": plot,
+        "agreement": formats.number(at.value) if at.is_known else "–", "bias": formats.one_line(row.bias) or "–",
+        "noise": f"; agrees with itself at {noise:.2f}" if noise is not None else "",
+        "failed": f"{row.failed:,}" if row.failed else "–", "advice": row.advice,
+        "reason": formats.one_line("; ".join([row.reason, *row.probes])),
+    }  # fmt: skip
 
 
 def skip_reason(report: Report) -> str:
@@ -65,52 +122,9 @@ def skip_reason(report: Report) -> str:
     return f"the judges before {' or '.join(reasons) or 'had settled the outcome'}"
 
 
-def _scores(report: Report) -> Iterator[str]:
-    if report.overall is None:
-        return
-    yield (
-        f"In the judges’ opinion, the items stand overall at {formats.percent(report.overall)} of the way from the "
-        "lower ends of the scales to the upper ones."
-    )
-    rated = [row for row in report.by_dimension if row.dimension.kind != "preference"]
-    placed = [(place(row.scores.mean, row.dimension), row) for row in rated]
-    ranked = sorted(((at, row) for at, row in placed if at is not None), key=lambda pair: pair[0])
-    if len(ranked) > 1:
-        (low, lowest), (high, highest) = ranked[0], ranked[-1]
-        yield (
-            f"In the judges’ opinion {title(highest.dimension)} is the strongest dimension, with a mean of "
-            f"{_mean(highest)} ({formats.percent(high)}); {title(lowest.dimension)} is the weakest, with "
-            f"{_mean(lowest)} ({formats.percent(low)})."
-        )
-    apart = [
-        (row.mean_difference / (row.dimension.scale_max - row.dimension.scale_min), row)
-        for row in report.by_dimension
-        if row.mean_difference is not None and not row.dimension.nominal
-    ]
-    if apart:
-        share, row = max(apart, key=lambda pair: pair[0])
-        yield (
-            f"Two judges of one text differ most in {title(row.dimension)}: by {formats.number(row.mean_difference)} "
-            f"points on average, {formats.percent(share)} of the scale."
-        )
-
-
-def _mean(row: DimensionReport) -> str:
-    return f"{formats.number(row.scores.mean)} on a scale of {row.dimension.scale_min} to {row.dimension.scale_max}"
-
-
-def _trouble(report: Report) -> Iterator[str]:
-    if report.failed:
-        kind = report.errors[0].kind.value if report.errors else "unknown"
-        share = formats.percent(report.failed / report.units, 1)
-        yield f"{counted(report.failed, 'unit')} ({share}) ended without a score, most often as {kind}."
-    else:
-        yield "Every unit that was judged has a score."
-
-
 def title(dimension: ReportDimension) -> str:
     """Return the dimension's name, or its id if it has none."""
-    return formats.name(dimension.name or dimension.id)
+    return formats.name(standings.title(dimension))
 
 
 def scale(dimension: ReportDimension) -> str:
@@ -219,10 +233,17 @@ def judged_items(report: Report, chosen: Sequence[ChosenItem]) -> list[dict[str,
             "dimension": title(dimensions[item.dimension]),
             "apart": formats.percent(item.apart) if item.apart is not None else None,
             "more": item.more,
+            "texts": [(name, paragraphs(text)) for name, text in item.texts],
             "opinions": [_opinion(row, dimensions[row["criterion_id"]]) for row in item.opinions],
         }
         for item in chosen
     ]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the first lines of a text, each without characters that move or reorder what is read."""
+    cut = text[:ITEM_CHARS] + ("…" if len(text) > ITEM_CHARS else "")
+    return [formats.one_line(line, ITEM_CHARS) for line in cut.splitlines() if line.strip()][:ITEM_LINES]
 
 
 def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
@@ -267,12 +288,15 @@ def trouble(report: Report) -> list[dict[str, Any]]:
 
 def spent(report: Report) -> list[tuple[str, str]]:
     """Return what the job cost in time, calls and tokens."""
-    share = report.input_tokens + report.output_tokens
+    counts = counts_of(report)
+    share = counts.input_tokens + counts.output_tokens
     return [
         ("wall time", formats.duration(report.wall_s)),
         ("calls", f"{report.calls:,}"),
-        ("tokens in", f"{report.input_tokens:,}"),
-        ("tokens out", f"{report.output_tokens:,}"),
+        *([("cost", report.cost.sentence())] if report.cost.sums or report.cost.unpriced else []),
+        *([("quoted before", before)] if report.quote is not None and (before := _quoted(report.quote)) else []),
+        ("tokens in", f"{counts.input_tokens:,}"),
+        ("tokens out", f"{counts.output_tokens:,}"),
         ("tokens a scored unit", formats.number(share / report.scored if report.scored else None, 0)),
         ("retries", f"{report.retries:,}"),
         ("requeues after a rate limit", f"{report.requeues:,}"),
@@ -283,13 +307,23 @@ def spent(report: Report) -> list[tuple[str, str]]:
     ]
 
 
+def _quoted(quote: Quote) -> str:
+    """Return what the job was to take, for whoever compares it with what it took."""
+    return formats.one_line("; ".join(filter(None, (quote.calls_sentence(), quote.beside_bill()))), SENTENCE_CHARS)
+
+
+def _by(road: Road) -> str:
+    """Return how questions got to a pool, where they were not asked online."""
+    return {"online": "", "batch": ", by batches", "flex": ", by flex"}[road]
+
+
 def setup(report: Report) -> dict[str, Any]:
     """Return what is needed to run the same job again."""
     return {
         "judges": [
             {
                 "name": formats.name(row.agent.name),
-                "pool": formats.name(row.agent.pool or "default"),
+                "pool": formats.name(row.agent.pool or "default") + _by(row.agent.road),
                 "model": formats.name(row.agent.model or "the pool's"),
                 "answered": ", ".join(f"{formats.name(model)} ({n:,})" for model, n in list(row.models.items())[:5]),
             }

@@ -8,6 +8,23 @@ export function step(value, low, high) {
   return Math.max(0, Math.min(4, Math.floor(5 * (value - low) / (high - low))));
 }
 
+/** A strip of dots on a scale: filled ones are judges, hollow ones people. `given` and `people` are name -> score. */
+export function strip(given, people, dimension, label, names = []) {
+  const { scale_min: low, scale_max: high } = dimension;
+  const x = (score) => 5 + 80 * (score - low) / Math.max(1, high - low);
+  const named = (score) => (names.length === high - low + 1 && Number.isInteger(score) ? names[score - low] : fixed(score, Number.isInteger(score) ? 0 : 1));
+  const dots = [...Object.entries(given).map(([name, score]) => [name, score, "judge"]), ...Object.entries(people).map(([name, score]) => [name, score, "person"])];
+  const said = dots.map(([name, score]) => `${name} ${named(score)}`).join(", ");
+  const seen = new Map();
+  return s("svg", { viewBox: "0 0 90 20", class: "dots", role: "img", "aria-label": `${label}: ${said || "no score"}` },
+    s("line", { x1: 5, x2: 85, y1: 10, y2: 10, class: "grid" }),
+    dots.map(([name, score, kind]) => {
+      const key = score.toFixed(1), before = seen.get(key) ?? 0;
+      seen.set(key, before + 1);
+      return s("circle", { cx: x(score).toFixed(1), cy: 10 + [0, -3.5, 3.5, -6, 6][before % 5], r: 3.4, class: kind }, s("title", {}, `${name}: ${named(score)}`));
+    }));
+}
+
 /** Bars, one a score, or one for several where the scale has many. `counts` is score -> how often. */
 export function bars(counts, low, high, label, names = []) {
   const each = Math.max(1, Math.ceil((high - low + 1) / 26));

@@ -1,6 +1,7 @@
 // The page's frame: who is signed in, which view the address names, and its beginning and end.
 
 import { ask, needsToken, token } from "./ask.js";
+import { compareView } from "./compare.js";
 import { act, foreign, h, notice, say, show } from "./dom.js";
 import { itemView } from "./item.js";
 import { itemsView } from "./items.js";
@@ -17,6 +18,7 @@ const ROUTES = [
   [/^\/jobs\/([^/]+)$/, jobView, "Job", "#/jobs"],
   [/^\/jobs\/([^/]+)\/items$/, itemsView, "Items", "#/jobs"],
   [/^\/jobs\/([^/]+)\/item$/, itemView, "Item", "#/jobs"],
+  [/^\/jobs\/([^/]+)\/compare$/, compareView, "Compare", "#/jobs"],
   [/^\/rate\/([^/]+)$/, rateView, "Rate", "#/jobs"],
   [/^\/pools$/, poolsView, "Pools", "#/pools"],
   [/^\/pools\/([^/]+)$/, poolView, "Pool", "#/pools"],

@@ -1,12 +1,13 @@
 // Blind rating: item by item, dimension by dimension, by keyboard alone. What judges said is not asked for, and not sent,
 // before the rater is done.
 
-import { ask, at, get, job as of } from "./ask.js";
+import { ask, at, get, job as of, poll } from "./ask.js";
 import { act, confirmed, count, fixed, foreign, h, notice, percent, say, show, wide } from "./dom.js";
 import { crumbs } from "./job.js";
 import { texts } from "./item.js";
 
-const NAME = "dicast-rater";
+const NAME = "dicast-rater", WHOLE = "dicast-rate-whole";
+const OTHERS_EVERY_S = 20;
 const AHEAD = 2;
 const PAIRED = new Set(["A", "B", "A better", "B better", "A much better", "B much better"]);
 const SIDES = { a: 1, t: 0, b: -1 };
@@ -53,6 +54,7 @@ function open(root, name, session) {
   const size = h("input", { id: "size", type: "number", min: 1, max: 2000, value: "50", required: true });
   const seed = h("input", { id: "seed", type: "number", min: 0, value: "1", required: true });
   const file = h("input", { id: "file", type: "file", accept: ".jsonl,.csv" });
+  const disputed = h("input", { id: "disputed", type: "checkbox" });
   const said = h("div", { role: "alert" });
   const begin = (work) => async (event) => {
     event.preventDefault();
@@ -66,8 +68,10 @@ function open(root, name, session) {
   };
   return show(root, crumbs(name, "Rate"), h("h1", {}, "What is to be rated?"), said,
     h("div", { class: "fields" },
-      h("form", { class: "card stack", onsubmit: begin(async () => ({ size: Number(size.value), seed: Number(seed.value) })) },
+      h("form", { class: "card stack", onsubmit: begin(async () => ({ size: Number(size.value), seed: Number(seed.value), disputed: disputed.checked })) },
         h("h2", {}, "Draw a sample"), h("label", { for: "size" }, "Items"), size, h("label", { for: "seed" }, "Seed: the same draws the same items"), seed,
+        h("div", { class: "field check" }, disputed, h("label", { for: "disputed" }, "More of what the judges disagree on")),
+        h("p", { class: "dim" }, "Each item's chance of being drawn is kept, so that means and agreement stay right."),
         h("div", { class: "row" }, h("button", { class: "main" }, "Draw"))),
       h("form", { class: "card stack", onsubmit: begin(async () => {
         const given = file.files[0];
@@ -85,8 +89,10 @@ class Rating {
     Object.assign(this, { root, name, rater, signal, state, texts: new Map(), undone: [], queue: Promise.resolve() });
     this.dimensions = state.dimensions;
     this.given = new Map(state.items.map((id) => [id, new Map(Object.entries(state.given[id] || {}))]));
+    this.noted = new Map(state.items.map((id) => [id, new Map(Object.entries(state.noted[id] || {}))]));
+    this.whole = localStorage.getItem(WHOLE) === "yes";
     this.steps = state.items.flatMap((id) => this.dimensions.map((_, n) => [id, n]));
-    const first = this.steps.findIndex(([id, n]) => !this.given.get(id).has(this.dimensions[n].id));
+    const first = this.steps.findIndex((step) => !this.answered(step));
     this.at = first < 0 ? this.steps.length : first;
   }
 
@@ -95,9 +101,17 @@ class Rating {
     this.part = h("span", { class: "part" });
     this.item = h("div", { class: "rated" });
     this.panel = h("section", { class: "card ask", "aria-label": "Your rating" });
-    const others = this.state.raters.filter((each) => each.name !== this.rater);
+    const whole = h("input", { id: "whole", type: "checkbox", checked: this.whole, onchange: () => {
+      this.whole = whole.checked;
+      localStorage.setItem(WHOLE, this.whole ? "yes" : "no");
+      this.later(() => this.draw());
+    } });
+    this.others = h("div", { class: "raters" });
+    this.tellRaters(this.state.raters);
+    poll(async () => this.tellRaters((await get(at(of(this.name, "/rating"), { rater: this.rater }), this.signal)).raters), OTHERS_EVERY_S, this.signal);
     show(this.root, crumbs(this.name, "Rate"),
-      h("div", { class: "head" }, h("h1", {}, "Rate blind"), h("p", { class: "dim" }, "as ", foreign(this.rater), others.length > 0 && ` · ${others.length} other${others.length > 1 ? "s" : ""} rate, too`)),
+      h("div", { class: "head" }, h("h1", {}, "Rate blind"), h("div", { class: "row" }, h("p", { class: "dim" }, "as ", foreign(this.rater)), this.dimensions.length > 1 && h("div", { class: "field check" }, whole, h("label", { for: "whole" }, "All dimensions at once")))),
+      this.others,
       h("div", { class: "progress" }, this.bar, this.part),
       h("div", { class: "rating" }, this.item, this.panel));
     const press = (event) => this.key(event);
@@ -107,7 +121,20 @@ class Rating {
     await this.draw();
   }
 
-  get done() { return [...this.given.values()].reduce((sum, of) => sum + of.size, 0); }
+  /** Whether a question has a score, or it was said that none can be given. */
+  answered([id, n]) {
+    const dimension = this.dimensions[n].id;
+    return this.given.get(id).has(dimension) || Boolean(this.noted.get(id).get(dimension)?.cannot_say);
+  }
+
+  get done() { return this.steps.filter((step) => this.answered(step)).length; }
+
+  /** How far all raters are, the others by name. */
+  tellRaters(raters) {
+    const others = raters.filter((each) => each.name !== this.rater);
+    show(this.others, others.length > 0 && h("details", {}, h("summary", {}, `${others.length} other${others.length > 1 ? "s" : ""} rate${others.length > 1 ? "" : "s"}, too`),
+      h("ul", {}, others.map((each) => h("li", {}, h("progress", { max: this.steps.length, value: each.ratings + each.cannot_say, "aria-label": `Rated by ${each.name}` }), " ", foreign(each.name), ` ${count(each.ratings + each.cannot_say)} of ${count(this.steps.length)}`, each.finished && ", done")))));
+  }
 
   async text(id) {
     if (!this.texts.has(id)) this.texts.set(id, get(at(of(this.name, "/rating/item"), { rater: this.rater, id }), this.signal));
@@ -125,34 +152,60 @@ class Rating {
       this.drawn = id;
       scrollTo(0, 0);
     }
-    this.question(id, n);
+    this.panel.classList.toggle("whole", this.whole);
+    show(this.panel, this.whole ? this.dimensions.map((_, each) => h("div", { class: `question${each === n ? " now" : ""}` }, this.question(id, each, each === n))) : this.question(id, n, true), this.buttons());
+    const entry = this.panel.querySelector("#entry");
+    if (entry) entry.focus({ preventScroll: true });
+    else this.panel.querySelector(".now h2, h2").focus({ preventScroll: true });
+    this.panel.querySelector(".now")?.scrollIntoView({ block: "nearest" });
     for (const [next] of this.steps.slice(this.at + 1, this.at + 1 + AHEAD * this.dimensions.length)) this.text(next).catch(() => {});
     return undefined;
   }
 
-  question(id, n) {
-    const dimension = this.dimensions[n], given = this.given.get(id).get(dimension.id);
+  /** A dimension's question. Of those that are shown at once, keys go to the one that is asked `now`. */
+  question(id, n, now) {
+    const dimension = this.dimensions[n], given = this.given.get(id).get(dimension.id), noted = this.noted.get(id).get(dimension.id);
     const scores = this.choices(dimension);
-    const button = (score, place) => h("button", { type: "button", class: "level", "aria-pressed": String(given === score), "data-score": score, onclick: () => this.rate(score) },
+    const go = (work) => this.later(() => { this.at = this.steps.findIndex(([of, each]) => of === id && each === n); return work(); });
+    const button = (score, place) => h("button", { type: "button", class: "level", "aria-pressed": String(given === score), "data-score": score, onclick: () => go(() => this.store(score)) },
       this.digit(dimension, place) !== null && h("kbd", {}, this.digit(dimension, place)), foreign(this.label(dimension, score), "b"), dimension.levels[score] && foreign(dimension.levels[score], "span"));
-    const entry = h("input", { id: "entry", type: "number", min: dimension.min, max: dimension.max, step: 1, value: String(given ?? "") });
-    show(this.panel,
+    const field = now ? "entry" : `entry-${n}`;
+    const entry = h("input", { id: field, type: "number", min: dimension.min, max: dimension.max, step: 1, value: String(given ?? "") });
+    const cannot = noted?.cannot_say && given === undefined;
+    return [
       h("p", { class: "dim" }, `Dimension ${n + 1} of ${this.dimensions.length}`),
       h("h2", { tabindex: "-1" }, foreign(dimension.name || dimension.id)),
-      dimension.instructions && foreign(dimension.instructions, "p", { class: "instructions" }),
+      dimension.instructions && foreign(dimension.instructions, "p", { class: "instructions", tabindex: "0" }),
       dimension.kind === "preference" && h("p", { class: "dim" }, h("kbd", {}, "A"), " or ", h("kbd", {}, "B"), " is better, ", h("kbd", {}, "T"), " a tie", scores.length > 3 && "; the digits tell how much better"),
       dimension.questions?.length > 0 && h("p", {}, "How many of these have the answer yes?"),
       dimension.questions?.length > 0 && h("ol", {}, dimension.questions.map((question) => h("li", {}, foreign(question)))),
       scores ? h("div", { class: `levels${scores.some((score) => dimension.levels[score]) ? "" : " plain"}` }, scores.map(button))
-        : h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (entry.value !== "") this.rate(Number(entry.value)); } },
-          h("label", { for: "entry" }, `${dimension.min} to ${dimension.max}`), entry, h("button", { class: "main" }, "Rate"),
+        : h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (entry.value !== "") go(() => this.store(Number(entry.value))); } },
+          h("label", { for: field }, `${dimension.min} to ${dimension.max}`), entry, h("button", { class: "main" }, "Rate"),
           Object.keys(dimension.levels).length > 0 && h("dl", { class: "told" }, Object.entries(dimension.levels).map(([score, told]) => [h("dt", {}, score), foreign(told, "dd")]))),
       h("div", { class: "row" },
-        h("button", { type: "button", class: "quiet", onclick: () => this.move(-1), disabled: this.at === 0 }, h("kbd", {}, "←"), " Back"),
-        h("button", { type: "button", class: "quiet", onclick: () => this.move(1) }, "On ", h("kbd", {}, "→")),
-        h("button", { type: "button", class: "quiet", onclick: () => this.undo(), disabled: !this.undone.length }, "Undo ", h("kbd", {}, "U"))));
-    if (scores) this.panel.querySelector("h2").focus({ preventScroll: true });
-    else entry.focus({ preventScroll: true });
+        h("button", { type: "button", class: "quiet cannot", "aria-pressed": String(Boolean(cannot)), onclick: () => go(() => this.storeCannot()) }, "Cannot say ", h("kbd", {}, "X")),
+        this.notes(id, n, noted)),
+    ];
+  }
+
+  /** A note on this item and dimension, kept when the field is left. */
+  notes(id, n, noted) {
+    const { id: dimension, name } = this.dimensions[n];
+    const text = h("textarea", { rows: 2, maxlength: 2000, "aria-label": `Note on ${name || dimension}`, onchange: () => this.later(async () => {
+      await this.sendNote(id, dimension, { note: text.value });
+      say("The note is kept");
+    }) });
+    text.value = noted?.note ?? "";
+    return h("details", { class: "note", open: Boolean(noted?.note) }, h("summary", {}, "Note"), text);
+  }
+
+  buttons() {
+    const step = this.whole ? this.dimensions.length : 1;
+    return h("div", { class: "row steps" },
+      h("button", { type: "button", class: "quiet", onclick: () => this.move(-step), disabled: this.at === 0 }, h("kbd", {}, "←"), " Back"),
+      h("button", { type: "button", class: "quiet", onclick: () => this.move(step) }, "On ", h("kbd", {}, "→")),
+      h("button", { type: "button", class: "quiet", onclick: () => this.undo(), disabled: !this.undone.length }, "Undo ", h("kbd", {}, "U")));
   }
 
   /** The scores that have a button each, or nothing where there are too many; of a pair A stands first. */
@@ -175,13 +228,14 @@ class Rating {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const typing = event.target.matches("input, textarea, select");
-    if (typing && !(event.target.id === "entry" && event.target.value === "" && ["ArrowLeft", "ArrowRight", "u", "U", "Backspace"].includes(event.key))) return;
+    if (typing && !(event.target.id === "entry" && event.target.value === "" && ["ArrowLeft", "ArrowRight", "u", "U", "x", "X", "Backspace"].includes(event.key))) return;
     const now = this.steps[this.at];
     const dimension = now && this.dimensions[now[1]];
     const scores = dimension && this.choices(dimension);
     if (event.key === "ArrowRight" || event.key === "j") this.move(1);
     else if (event.key === "ArrowLeft" || event.key === "k") this.move(-1);
     else if (event.key === "u" || event.key === "U" || event.key === "Backspace") this.undo();
+    else if (event.key === "x" || event.key === "X") this.later(() => this.storeCannot());
     else if (/^[0-9]$/.test(event.key) && (scores || !now)) this.later(async () => this.press(event.key));
     else if (SIDES[event.key.toLowerCase()] !== undefined && this.dimensions.some((of) => of.kind === "preference")) this.later(async () => this.side(event.key.toLowerCase()));
     else return;
@@ -210,12 +264,30 @@ class Rating {
     return this.queue;
   }
 
-  rate(score) { return this.later(() => this.store(score)); }
-
   async send(id, dimension, score) {
     await ask("POST", of(this.name, "/rating/scores"), { json: { rater: this.rater, item_id: id, dimension, score }, signal: this.signal });
     if (score === null) this.given.get(id).delete(dimension);
     else this.given.get(id).set(dimension, score);
+  }
+
+  async sendNote(id, dimension, changes) {
+    const note = { cannot_say: false, note: "", ...this.noted.get(id).get(dimension), ...changes };
+    await ask("POST", of(this.name, "/rating/notes"), { json: { rater: this.rater, item_id: id, dimension, ...note }, signal: this.signal });
+    this.noted.get(id).set(dimension, note);
+  }
+
+  /** No score can be given; one that was given is taken back. */
+  async storeCannot() {
+    const now = this.steps[this.at];
+    if (!now) return;
+    const [id, n] = now, dimension = this.dimensions[n].id;
+    const before = this.given.get(id).get(dimension) ?? null;
+    await this.sendNote(id, dimension, { cannot_say: true });
+    if (before !== null) await this.send(id, dimension, null);
+    this.undone.push([this.at, before, true]);
+    this.at += 1;
+    await this.draw();
+    say("Kept: cannot say");
   }
 
   async store(score) {
@@ -224,6 +296,7 @@ class Rating {
     const [id, n] = now, dimension = this.dimensions[n].id;
     const before = this.given.get(id).get(dimension) ?? null;
     await this.send(id, dimension, score);
+    if (this.noted.get(id).get(dimension)?.cannot_say) await this.sendNote(id, dimension, { cannot_say: false });
     this.undone.push([this.at, before]);
     this.at += 1;
     await this.draw();
@@ -242,7 +315,8 @@ class Rating {
       const last = this.undone.at(-1);
       if (!last) return notice("There is nothing to take back.");
       const [id, n] = this.steps[last[0]];
-      await this.send(id, this.dimensions[n].id, last[1]);
+      if (last[2]) await this.sendNote(id, this.dimensions[n].id, { cannot_say: false });
+      if (!last[2] || last[1] !== null) await this.send(id, this.dimensions[n].id, last[1]);
       this.undone.pop();
       this.at = last[0];
       await this.draw();
@@ -259,10 +333,10 @@ class Rating {
       h("h2", { tabindex: "-1" }, left ? `${count(left)} ratings are left out` : "You have rated everything"),
       h("p", {}, "Your ratings are kept. You can still change them, by going back. Once you see what the judges said, you cannot any more."),
       h("div", { class: "row" },
-        h("button", { type: "button", class: "main", disabled: this.done === 0, onclick: act(() => this.finish(left)) }, "I am done: show the agreement"),
+        h("button", { type: "button", class: "main", disabled: ![...this.given.values()].some((of) => of.size), onclick: act(() => this.finish(left)) }, "I am done: show the agreement"),
         h("button", { type: "button", class: "quiet", onclick: () => this.move(-1) }, h("kbd", {}, "←"), " Back"),
         left > 0 && h("button", { type: "button", class: "quiet", onclick: () => this.later(async () => {
-          this.at = this.steps.findIndex(([id, n]) => !this.given.get(id).has(this.dimensions[n].id));
+          this.at = this.steps.findIndex((step) => !this.answered(step));
           await this.draw();
         }) }, "To the first that is left out")));
     this.panel.querySelector("h2").focus({ preventScroll: true });

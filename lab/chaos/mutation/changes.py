@@ -28,9 +28,19 @@ LAYOUT = {"frozen", "slots", "kw_only", "extra", "maxsize", "strict"}
 LOGS = ("logger.", "logs.", "logging.", "warnings.")
 
 
+class Reach(NamedTuple):
+    """Where code is run if a change is to matter: these lines of a function, by its qualified name. Outside of all
+    functions, whose name is '' then, `assigned` is the name that the changed statement gives a value."""
+
+    function: str = ""
+    first: int = 0
+    last: int = 0
+    assigned: str = ""
+
+
 class Change(NamedTuple):
     """`start` and `end` are byte offsets; `line` counts from 1; `function` is the qualified name of the innermost
-    function, '' outside of all."""
+    function, '' outside of all. A default or a decorator stands outside of its function, and is reached in it."""
 
     file: Path
     line: int
@@ -38,6 +48,7 @@ class Change(NamedTuple):
     end: int
     new: str
     function: str
+    reached: Reach
 
     def text(self) -> bytes:
         """The whole module with the change."""
@@ -79,20 +90,21 @@ class _Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def changes(self) -> Iterator[Change]:
-        yield from self._within(ast.parse(self._bytes), "", "")
+        yield from self._within(ast.parse(self._bytes), "", "", Reach())
 
-    def _within(self, node: ast.AST, place: str, function: str) -> Iterator[Change]:
+    def _within(self, node: ast.AST, place: str, function: str, reached: Reach) -> Iterator[Change]:
         """Changes of a node and of all below it that may be changed; `place` is the qualified name so far."""
+        reached = _reach(node, place, function, reached)
         for start, end, new in self._edits(node):
             line = self._bytes.count(b"\n", 0, start) + 1
-            yield Change(self._file, line, start, end, new, function)
+            yield Change(self._file, line, start, end, new, function, reached)
         for child in self._children(node):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and child in node.body:
-                yield from self._within(child, f"{place}{node.name}.<locals>.", f"{place}{node.name}")
+                yield from self._within(child, f"{place}{node.name}.<locals>.", f"{place}{node.name}", reached)
             elif isinstance(node, ast.ClassDef) and child in node.body:
-                yield from self._within(child, f"{place}{node.name}.", "")
+                yield from self._within(child, f"{place}{node.name}.", "", reached)
             else:
-                yield from self._within(child, place, function)
+                yield from self._within(child, place, function, reached)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         skipped = _unchanged(node)
@@ -140,6 +152,8 @@ class _Module:
             case ast.comprehension():
                 for test in node.ifs:
                     yield (*self._span(test), f"(not ({self._text(test)}))")
+            case ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar" | "ParamSpec" | "NewType"))):
+                return  # for type checkers alone
             case ast.Return(value=ast.expr() as value) | ast.Assign(value=value) if not isinstance(value, ast.Constant):
                 yield (*self._span(value), "None")
             case ast.Expr(value=ast.Call() | ast.Await()) | ast.Raise():
@@ -180,6 +194,22 @@ class _Module:
     def _text(self, node: ast.expr | ast.stmt) -> str:
         start, end = self._span(node)
         return self._bytes[start:end].decode()
+
+
+def _reach(node: ast.AST, place: str, function: str, around: Reach) -> Reach:
+    """Where a node is reached that is in `function`, by the place of what is around it."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() if not function:
+            return Reach(f"{place}{node.name}", node.body[0].lineno, node.end_lineno or 0)
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if not function:
+            return Reach(assigned=name)
+        case ast.stmt() | ast.ExceptHandler() if function:
+            body = getattr(node, "body", None)
+            last = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or 0
+            return Reach(function, node.lineno, last)
+        case ast.match_case() if function:
+            return Reach(function, node.pattern.lineno, max(node.pattern.lineno, node.body[0].lineno - 1))
+    return around
 
 
 def _unchanged(node: ast.AST) -> list[ast.AST | None]:

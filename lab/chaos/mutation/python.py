@@ -36,7 +36,7 @@ TESTS = {
     "tests/domain/test_verdict.py": ["app/domain/verdict.py"],
     "tests/judge": [f"app/pipeline/{name}.py" for name in JUDGING],
     ",".join(f"tests/ledger/test_{name}.py" for name in LEDGER): [
-        f"app/ledger/{name}.py" for name in ("client", "keys", "ledger", "records", "troubles", "work")
+        f"app/ledger/{name}.py" for name in ("batches", "client", "keys", "ledger", "records", "troubles", "work")
     ],
     "tests/workers/test_gate.py,tests/workers/test_gate_asking.py": ["workers/admission/gate.py"],
     "tests/workers/policy,tests/workers/test_admission_conformance.py": [p for p in POLICY if _is_of(ENFORCER, p)],

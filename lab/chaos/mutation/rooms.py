@@ -1,115 +1,116 @@
-"""Runs the tests against changed modules of whole rooms, each change by those tests that run the code it is in.
+"""Runs the tests against changed modules of whole rooms, each change by those tests that run the lines it is in.
 
-Which these are is recorded once, by a profiler, also in the processes that tests start (`mutants/rooms.json`). A change
-is made in a copy of the tree, for the interpreter as for every process that a test starts. Tests run in a process that
-is forked from one in which the libraries are loaded already, and none of Dicast is.
+Which these are is recorded once, by the package coverage, also in the processes that tests start
+(`mutants/rooms/rooms.json`). Lines are kept by their distance from the beginning of their function, so that a record
+outlives changes elsewhere. A change is made in a copy of the tree, for the interpreter as for every process that a test
+starts. Tests run in a process that is forked from one in which the libraries are loaded already, and none of Dicast is.
+
+A test that fails with a change is run again without it at once, and counts only if it passes then: neither a test that
+fails now and then nor one that a busy machine makes too late speaks for itself. A test that does not end with the
+change, and does without it, counts too; how many of the changes were noticed in that way alone is printed.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import cProfile
 import filecmp
 import gc
 import hashlib
 import importlib
+import itertools
 import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from lab.chaos.mutation.changes import Change, changes
+from lab.chaos.mutation.tracer import ROOMS, LineTracer
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "mutants" / "rooms"
 TREE, TRACES = FOLDER / "tree", FOLDER / "tree" / ".traces"
-RECORD, MODULES = FOLDER / "rooms.json", FOLDER / "modules.txt"
-ROOMS = ("access", "server", "operator", "reports", "analysis", "submission", "datasets")
+RECORD, MODULES, NOTICED = FOLDER / "rooms.json", FOLDER / "modules.txt", FOLDER / "noticed"
 TESTS = (
     "tests/access", "tests/operations", "tests/server", "tests/reports", "tests/statistics", "tests/assessment",
-    "tests/testing", "tests/test_submission.py", "tests/test_datasets.py", "tests/test_job_file.py",
-    "tests/test_ratings.py", "tests/test_results.py", "tests/test_rubrics.py", "tests/test_templates.py",
-    "tests/test_item_kinds.py", "tests/test_images.py", "tests/test_judging_commands.py", "tests/test_refusals.py",
-    "tests/test_requests.py", "tests/test_waiting.py", "tests/test_arranging.py", "tests/test_evaluate.py",
-    "tests/test_cli.py", "tests/test_cli_governor.py", "tests/test_cli_run.py", "tests/judge/test_inquiring.py",
-    "tests/judge/test_finishing.py", "tests/judge/test_gathering.py", "tests/judge/test_earlier_jobs.py",
-    "tests/domain/test_probing.py",
+    "tests/testing", "tests/judge", "tests/domain", "tests/cluster", "tests/terminal", "tests",
 )  # fmt: skip
-"""Where the tests are that are to notice; not those of real workers (tests/e2e), which take minutes."""
+"""Where the tests are that are to notice: of `tests` those right below it."""
+NO_TESTS = (
+    "test_documents", "test_figures", "test_readme", "test_tutorial", "test_doc_examples", "test_monitoring_files",
+    "test_deploy_files", "test_ops_files", "test_celery_hooks", "test_package", "test_replay", "test_stack",
+    "test_message_trace", "test_early_worker", "test_sweep",
+)  # fmt: skip
+"""Those that are about documents or the installation, and take long; nor are tests of real workers here (tests/e2e)."""
 LIBRARIES = ("numpy", "scipy.stats", "pandas", "fastapi", "celery", "hypothesis", "schemathesis")
 """Loaded before the first record, which then says what else is."""
 LOADED_ALREADY = ("pytest.PytestAssertRewriteWarning", "hypothesis.errors.HypothesisSideeffectWarning")
-FIRST_S, ALL_S = 10.0, 150.0
+FIRST_S, ALL_S = 10.0, 200.0
 """What the tests of a change may take together, by the record: at first, and if none of these has noticed."""
-MOST_TESTS = 200
-DEADLINE_S, RECORD_DEADLINE_S = 240.0, 900.0
-CANNOT = "cannot be swapped"
+MOST_TESTS = 400
+RECORD_DEADLINE_S = 1800.0
+TEST_DEADLINE_S, SPARE_S, SLOWNESS = 120, 120.0, 8.0
+"""One test may take the first. Those of a change may take `SPARE_S`, and so many times what they took when recorded."""
+CANNOT, CANNOT_STATUS = "cannot be swapped", 77
+HANGS = "does not end"
 HOOK = """
 import atexit, os, pathlib, sys
 if pathlib.Path({traces!r}).is_dir() and "pytest" not in sys.argv[0]:
     sys.path.append({root!r})
-    from lab.chaos.mutation.rooms import CallTracer
+    from lab.chaos.mutation.tracer import LineTracer
     sys.path.remove({root!r})
-    tracer = CallTracer()
+    tracer = LineTracer({root!r})
     tracer.begin()
-    atexit.register(lambda: pathlib.Path({traces!r}, str(os.getpid())).write_text("\\n".join(tracer.functions())))
+    atexit.register(lambda: pathlib.Path({traces!r}, str(os.getpid())).write_text(tracer.text()))
 """
 
 Told = Callable[[Change, str], None]
 
 
 # ----------------------------------------------------------------------------------------------------- what tests run
-class CallTracer:
-    """Which functions of the tree were run, in all threads that began meanwhile."""
+class _Lines:
+    """Which function of a module each line is in: the innermost one, and its first line."""
 
     def __init__(self) -> None:
-        self._profiles: list[cProfile.Profile] = []
-        self._counts: dict[tuple[int, str], int] = {}
+        self._of: dict[str, dict[int, tuple[str, int]]] = {}
 
-    def begin(self) -> None:
-        self._enable()
-        threading.setprofile(lambda *_: self._enable())
-
-    def _enable(self) -> None:
-        self._profiles.append(cProfile.Profile())
-        with contextlib.suppress(ValueError):  # another profiler is at work
-            self._profiles[-1].enable()
-
-    def functions(self) -> list[str]:
-        """`file:qualified name` of those that were run since the last time."""
-        found = set()
-        for number, profile in enumerate(list(self._profiles)):
-            for entry in profile.getstats():
-                if isinstance(entry.code, str) or "/dicast/app/" not in entry.code.co_filename:
-                    continue
-                name = f"app/{entry.code.co_filename.partition('/dicast/app/')[2]}:{entry.code.co_qualname}"
-                if self._counts.get((number, name)) != entry.callcount:
-                    self._counts[number, name] = entry.callcount
-                    found.add(name)
-        return sorted(found)
+    def functions(self, file: str, lines: Iterable[int]) -> dict[str, int]:
+        """`file:qualified name` of the functions that have some of the lines, with the lines as bits of a number,
+        which begin with that of the first line."""
+        if file not in self._of:
+            self._of[file] = {}
+            for name, node in _defined(ast.parse((ROOT / file).read_bytes()), ""):
+                for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1):
+                    self._of[file][line] = name, node.lineno
+        found: dict[str, int] = defaultdict(int)
+        for line in lines:
+            if function := self._of[file].get(line):
+                found[f"{file}:{function[0]}"] |= 1 << line - function[1]
+        return found
 
 
 class _Recorder:
     """Writes down what each test runs, and how long it takes; only of those that pass."""
 
     def __init__(self) -> None:
-        self._tracer, self._bad = CallTracer(), set[str]()
-        self.tests: dict[str, tuple[float, list[str]]] = {}
+        self._tracer, self._lines, self._bad = LineTracer(str(TREE)), _Lines(), set[str]()
+        self.tests: dict[str, tuple[float, dict[str, str]]] = {}
+        self._of_processes: dict[str, dict[str, int]] = {}
 
     def pytest_sessionstart(self) -> None:
         self._tracer.begin()
@@ -117,21 +118,34 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         began = time.monotonic()
+        self._tracer.next(item.nodeid)
         result = yield
-        found = set(self._tracer.functions())
+        found: dict[str, int] = defaultdict(int)
         for trace in TRACES.iterdir():
-            found.update(trace.read_text().split("\n"))
+            with contextlib.suppress(ValueError):  # its writer was killed
+                self._add(found, json.loads(trace.read_text()).get("", {}))
             trace.unlink()
+        self._of_processes[item.nodeid] = found
         if item.nodeid not in self._bad:
-            self.tests[item.nodeid] = time.monotonic() - began, sorted(found - {""})
+            self.tests[item.nodeid] = time.monotonic() - began, {}
         return result
 
+    def _add(self, found: dict[str, int], lines: dict[str, list[int]]) -> None:
+        for file, numbers in lines.items():
+            for function, bits in self._lines.functions(file, numbers).items():
+                found[function] |= bits
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:
+        if not report.passed and not report.skipped:
             self._bad.add(report.nodeid)
             self.tests.pop(report.nodeid, None)
 
     def pytest_sessionfinish(self) -> None:
+        lines = self._tracer.lines()
+        for name, (seconds, _) in list(self.tests.items()):
+            found = self._of_processes[name]
+            self._add(found, lines.get(name, {}))
+            self.tests[name] = seconds, {function: f"{bits:x}" for function, bits in found.items()}
         MODULES.write_text("\n".join(sorted({*_modules(), *filter(_is_library, sys.modules)})))
 
 
@@ -150,7 +164,7 @@ def record(*, anew: bool = False) -> None:
     since the last time only `anew`."""
     _copy_tree()
     known: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    files = [file for test in TESTS for file in _files(test)]
+    files = [file for folder in TESTS for file in _files(folder)]
     for file in files:
         digest = hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
         if known.get(file, {}).get("digest") == digest and not anew:
@@ -175,38 +189,99 @@ def record(*, anew: bool = False) -> None:
     shutil.rmtree(TRACES, ignore_errors=True)
 
 
-def _files(test: str) -> list[str]:
-    found = sorted((ROOT / test).rglob("test_*.py")) if not test.endswith(".py") else [ROOT / test]
-    return [str(file.relative_to(ROOT)) for file in found]
+def _files(folder: str) -> list[str]:
+    found = (ROOT / folder).glob("test_*.py") if folder == "tests" else (ROOT / folder).rglob("test_*.py")
+    return [str(file.relative_to(ROOT)) for file in sorted(found) if file.stem not in NO_TESTS]
+
+
+class _Run(NamedTuple):
+    """One test's run of one function; the bits are as those of `_Lines`."""
+
+    seconds: float
+    test: str
+    bits: int
 
 
 class Tests:
-    """Which tests run which functions."""
+    """Which tests run which lines."""
 
     def __init__(self) -> None:
-        self._of: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        self.seconds: dict[str, float] = {}
+        self._of: dict[str, list[_Run]] = defaultdict(list)
         for file in json.loads(RECORD.read_text()).values():
             for name, (seconds, functions) in file["tests"].items():
-                for function in functions:
-                    self._of[function].append((seconds, name))
-                for module in {function.partition(":")[0] for function in functions}:
-                    self._of[f"{module}:"].append((seconds, name))
+                self.seconds[name] = seconds
+                for function, bits in functions.items():
+                    self._of[function].append(_Run(seconds, name, int(bits, 16)))
+        self._texts: dict[str, str] = {}
 
     def of(self, change: Change, most_s: float) -> list[str]:
-        """Those that run the function of a change, or any of its module if it is in none: of each file in turn the
-        quickest, as many as fit into the time. Those of one file stand together."""
-        file = str(change.file.relative_to(ROOT))
-        turns: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        for seconds, name in sorted(self._of[f"{file}:{change.function}"] or self._of[f"{file}:"]):
-            turns[name.partition("::")[0]].append((seconds, name))
+        """Those that run the lines in which a change is reached, or its function where none does, or else its module:
+        of each file in turn the quickest, as many as fit into the time. Those of one file stand together."""
+        turns: dict[str, list[str]] = defaultdict(list)
+        for runs in self._reaching(change):
+            for test in [run.test for run in sorted(runs)]:
+                turn = turns[test.partition("::")[0]]
+                if test not in turn:
+                    turn.append(test)
+            if sum(map(len, turns.values())) >= MOST_TESTS:
+                break
         chosen: dict[str, list[str]] = defaultdict(list)
         in_turn = [test for turn in zip_longest(*turns.values()) for test in turn if test is not None]
-        for seconds, name in in_turn[:MOST_TESTS]:
-            most_s -= seconds
+        for name in in_turn[:MOST_TESTS]:
+            most_s -= self.seconds[name]
             if most_s < 0 and chosen:
                 break
             chosen[name.partition("::")[0]].append(name)
         return [name for names in chosen.values() for name in names]
+
+    def deadline_s(self, names: Sequence[str]) -> float:
+        return SPARE_S + SLOWNESS * sum(self.seconds.get(name, 0.0) for name in names)
+
+    def _reaching(self, change: Change) -> Iterator[list[_Run]]:
+        file, place = str(change.file.relative_to(ROOT)), change.reached
+        if place.function:
+            runs = self._of[f"{file}:{place.function}"]
+            first = _first_line(change.file, place.function)
+            wanted = sum(1 << line - first for line in range(place.first, place.last + 1) if line >= first)
+            yield [run for run in runs if run.bits & wanted] or runs
+            if runs:
+                return
+        if place.assigned:
+            name = re.compile(rf"\b{re.escape(place.assigned)}\b")
+            yield [
+                run for function in list(self._of) if name.search(self._text(function)) for run in self._of[function]
+            ]
+        yield [run for function in list(self._of) if function.startswith(f"{file}:") for run in self._of[function]]
+
+    def _text(self, function: str) -> str:
+        if function not in self._texts:
+            file = function.partition(":")[0]
+            for inner, text in _texts(ROOT / file):
+                self._texts[f"{file}:{inner}"] = text
+            self._texts.setdefault(function, "")
+        return self._texts[function]
+
+
+def _first_line(file: Path, function: str) -> int:
+    return next((node.lineno for name, node in _defined(ast.parse(file.read_bytes()), "") if name == function), 0)
+
+
+def _texts(file: Path) -> Iterator[tuple[str, str]]:
+    text = file.read_text() if file.exists() else ""
+    for name, node in _defined(ast.parse(text), ""):
+        yield name, "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
+
+
+def _defined(node: ast.AST, place: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for child in ast.iter_child_nodes(node):
+        inner = place
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{place}{child.name}", child
+            inner = f"{place}{child.name}.<locals>."
+        elif isinstance(child, ast.ClassDef):
+            inner = f"{place}{child.name}."
+        yield from _defined(child, inner)
 
 
 # --------------------------------------------------------------------------------------------------------- campaign
@@ -230,18 +305,40 @@ def run(found: Sequence[Change], told: Told) -> None:
     _copy_tree()
     tests, rest = Tests(), []
     within = [change for change in found if change.function]
-    (FOLDER / "noticed").write_text("")
+    NOTICED.write_text("")
     _in_fork(lambda: _Session(within, tests).run(), math.inf)
-    answers = [line.split("\t") for line in (FOLDER / "noticed").read_text().splitlines()]
-    known = {int(number): test for number, test in answers}
+    known = dict(line.split("\t") for line in NOTICED.read_text().splitlines())
     for number, change in enumerate(within):
-        if known.get(number, CANNOT) == CANNOT:
+        if known.get(str(number), CANNOT) == CANNOT:
             rest.append(change)
         else:
-            told(change, known[number])
+            told(change, known[str(number)])
     rest += [change for change in found if not change.function]
-    for number, change in enumerate(rest):
-        told(change, _noticed(change, tests, number))
+    for change in rest:
+        told(change, _noticing(change, tests, lambda names, _: _failing(names, tests.deadline_s(names))))
+
+
+class _Failure:
+    """Notes in a file which test has failed, or else is running, for the parent of this process."""
+
+    FILE = FOLDER / "failed"
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.FILE.write_text(f"{nodeid}\t{HANGS}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.FILE.write_text(f"{report.nodeid}\t{HANGS if 'Timeout (>' in report.longreprtext else ''}")
+
+    @classmethod
+    def read(cls, status: int) -> tuple[str, str]:
+        """The test that failed, and `HANGS` if it did not end. Both are '' if all passed."""
+        name, _, how = cls.FILE.read_text().partition("\t") if status else ("", "", "")
+        return (name or f"no test can be run ({status})", how) if status else ("", "")
+
+
+class _Forked(Exception):
+    """Raised in the fork that is to go through the tests, past all that its parent goes on with."""
 
 
 class _Session:
@@ -250,10 +347,12 @@ class _Session:
 
     def __init__(self, found: Sequence[Change], tests: Tests) -> None:
         self._found, self._tests, self._forked = found, tests, False
+        self._functions: dict[tuple[str, str], list[FunctionType]] = {}
+        self._items: dict[str, pytest.Item] = {}
 
     def run(self) -> int:
         files = sorted({name.partition("::")[0] for change in self._found for name in self._tests.of(change, ALL_S)})
-        status = _pytest(["-x", *files], plugins=[self])
+        status = _pytest(["-x", *files], plugins=[self, _Failure()])
         if self._forked:
             os._exit(status)
         return status
@@ -261,42 +360,48 @@ class _Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """None in a fork: pytest goes on with the tests that it has left in `session`."""
-        items, functions = {item.nodeid: item for item in session.items}, _functions()
+        self._items, self._functions = {item.nodeid: item for item in session.items}, _functions()
         gc.freeze()
         for number, change in enumerate(self._found):
-            path, before = TREE / change.file.relative_to(ROOT), change.file.read_bytes()
-            names = self._tests.of(change, FIRST_S)
-            more = [name for name in self._tests.of(change, ALL_S) if name not in set(names)]
-            _write(path, change.text(), 2 * number)
-            test = ""
-            for part in (names, more):
-                session.items = [items[name] for name in part if name in items]
-                if not test and session.items:
-                    test = self._noticing(change, functions)
-                    if self._forked:
-                        return None
-            _write(path, before, 2 * number + 1)
-            with (FOLDER / "noticed").open("a") as out:
+            try:
+                test = _noticing(change, self._tests, lambda names, plant: self._failing(session, names, plant))
+            except _Forked:
+                return None
+            with NOTICED.open("a") as out:
                 out.write(f"{number}\t{test}\n")
         return True
 
-    def _noticing(self, change: Change, functions: dict[tuple[str, str], list[FunctionType]]) -> str:
-        failed = FOLDER / "failed"
-        failed.write_text("")
+    def _failing(self, session: pytest.Session, names: Sequence[str], plant: Change | None) -> tuple[str, str]:
+        session.items = [self._items[name] for name in names if name in self._items]
+        _Failure.FILE.write_text("")
         sys.stdout.flush()
         pid = os.fork()
         if pid:
-            status = _waited(pid, DEADLINE_S)
-            return CANNOT if status == 77 else "" if status == 0 else failed.read_text() or f"no end ({status})"
+            status = _waited(pid, self._tests.deadline_s(names))
+            return (CANNOT, "") if status == CANNOT_STATUS else _Failure.read(status)
         self._forked = True
         os.setpgid(0, 0)
-        if not _swapped(change, functions):
-            os._exit(77)
-        return ""
+        if plant and not _swapped(plant, self._functions):
+            os._exit(CANNOT_STATUS)
+        raise _Forked
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self._forked and report.failed:
-            (FOLDER / "failed").write_text(report.nodeid)
+
+def _noticing(change: Change, tests: Tests, failing: Callable[[Sequence[str], Change | None], tuple[str, str]]) -> str:
+    """The test that fails with a change and passes without it, or '', by what tells of tests which of them fails."""
+    path, before = TREE / change.file.relative_to(ROOT), change.file.read_bytes()
+    first = tests.of(change, FIRST_S)
+    for part in (first, [name for name in tests.of(change, ALL_S) if name not in set(first)]):
+        left = part
+        while left:
+            _write(path, change.text())
+            test, how = failing(left, change)
+            _write(path, before)
+            if not test:
+                break
+            if test not in left or not failing([test], None)[0]:
+                return f"{test} {how}".strip()
+            left = left[left.index(test) + 1 :]
+    return ""
 
 
 def _functions() -> dict[tuple[str, str], list[FunctionType]]:
@@ -315,9 +420,12 @@ def _swapped(change: Change, functions: dict[tuple[str, str], list[FunctionType]
     file = str(change.file.relative_to(ROOT))
     if not any(name[0] == file for name in functions):
         return True
-    codes = {code.co_qualname: code for code in _codes(compile(change.text(), str(TREE / "dicast" / file), "exec"))}
+    found = list(_codes(compile(change.text(), str(TREE / "dicast" / file), "exec")))
+    codes = {code.co_qualname: code for code in found}
     names = {change.function, change.function.partition(".<locals>")[0]}
     there = [function for name in names for function in functions.get((file, name), ())]
+    if any(sum(code.co_qualname == name for code in found) > 1 for name in names):  # such as a property and its setter
+        return False
     try:
         for function in there:
             function.__code__ = codes[function.__code__.co_qualname]
@@ -333,41 +441,23 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(part)
 
 
-def _noticed(change: Change, tests: Tests, number: int) -> str:
-    path, before = TREE / change.file.relative_to(ROOT), change.file.read_bytes()
-    first = tests.of(change, FIRST_S)
-    try:
-        _write(path, change.text(), 2 * number)
-        rest = set(first)
-        return _failing(first) or _failing([name for name in tests.of(change, ALL_S) if name not in rest])
-    finally:
-        _write(path, before, 2 * number + 1)
+_written = itertools.count()
 
 
-def _write(path: Path, text: bytes, number: int) -> None:
+def _write(path: Path, text: bytes) -> None:
     path.write_bytes(text)
-    past = 1_000_000_000 + int(time.time()) % 100_000_000 * 10 + number  # compiled code is known by its second
+    past = 1_000_000_000 + int(time.time()) % 100_000_000 * 10 + next(_written)  # compiled code is known by its second
     os.utime(path, (past, past))
 
 
-def _failing(tests: Sequence[str]) -> str:
-    """The first test that fails, or ''. It is also a failure if they cannot be collected, or do not end."""
-    if not tests:
-        return ""
-    failed = FOLDER / "failed"
-    failed.write_text("")
-
-    class First:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            if report.failed:
-                failed.write_text(report.nodeid)
-
-    status = _in_fork(lambda: int(_pytest(["-x", *tests], plugins=[First()])), DEADLINE_S)
-    return "" if status == 0 else failed.read_text() or f"they cannot be run ({status})"
+def _failing(names: Sequence[str], deadline_s: float) -> tuple[str, str]:
+    """The first test that fails, and how. It is also a failure if they cannot be collected, or do not end."""
+    _Failure.FILE.write_text("")
+    return _Failure.read(_in_fork(lambda: _pytest(["-x", *names], plugins=[_Failure()]), deadline_s))
 
 
 def _pytest(arguments: Sequence[str], plugins: Sequence[object]) -> int:
-    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--timeout", "60", "--tb", "line"]
+    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "--timeout", str(TEST_DEADLINE_S), "--tb", "line"]
     for warning in LOADED_ALREADY:
         options += ["-W", f"ignore::{warning}"]
     return int(pytest.main([*options, *arguments], plugins=list(plugins)))

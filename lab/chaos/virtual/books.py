@@ -17,10 +17,11 @@ from typing import Any
 
 import orjson
 
+from dicast.app.domain.cost import read_books
 from dicast.app.domain.escalation import is_settled, stages_of, standard_error
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.records import JobState
-from lab.chaos.virtual.jobs import SimJob
+from lab.chaos.virtual.jobs import PRICE, SimJob
 from lab.chaos.virtual.provider import score_of
 from lab.chaos.virtual.server import OWN
 from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
@@ -28,6 +29,8 @@ from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
 ANSWERED = frozenset({"good", "spoilt", "part"})
 SPENDING = frozenset({"spoilt", "part", "hung"})
 UNHEARD = frozenset({"hung", "cut"})
+UNSURE = ("unknown", "unheard_cost", "reserved_cost")
+MONEY = frozenset({"spent", "reserved_tokens", "reserved_calls", "unheard_tokens", "unheard_calls", *UNSURE})
 STATUS = {"good": 200, "spoilt": 200, "part": 200, "refused": 429, "hung": 0}
 _BY_CALL = re.compile(r"call (\d+)")
 _DIGITS = re.compile(r"\d+")
@@ -63,6 +66,8 @@ def check(world: World, job: SimJob, allowed: Allowed) -> Iterator[str]:
     yield from _panel(world, job, opinions)
     yield from _chief(world, job, opinions, allowed)
     yield from _told(world, job, record, report, opinions, allowed)
+    if not allowed.again:
+        yield from _money(world, job, record)
 
 
 def _lines(path: str) -> list[dict[str, Any]]:
@@ -87,6 +92,7 @@ def _outcomes(
     if len(errors) != failed:
         yield f"one outcome: {len(errors)} errors for {failed} opinions without a score"
     kinds = allowed.errors | {"cancelled"} if cancelled else allowed.errors
+    kinds = kinds | {"capped"} if "capped" in record else kinds
     if wrong := [e for e in errors if e["kind"] not in kinds and not _unheard(job, e, opinions)]:
         yield f"one outcome: {len(wrong)} units failed: {wrong[0]['kind']}: {wrong[0]['message']}"
     scored = len(opinions) - failed - spared
@@ -113,6 +119,10 @@ def _answer(
 ) -> Iterator[str]:
     """A job with a question ends early because of its one answer, and that rests on the first items in their order."""
     answer = report["answer"]
+    if job.job.is_capped or "capped" in record:
+        if report["unpublished"] and "capped" not in record:
+            yield f"caps: {report['unpublished']} units unpublished, and no cap is met"
+        return
     if job.job.question is None or answer is None:
         if report["unpublished"] or answer is not None or job.job.question is not None:
             yield f"one answer: {report['unpublished']} units unpublished, the answer is {answer}"
@@ -264,6 +274,32 @@ def _told(
             yield f"spending: {place} was paid {paid} times, {world.excused[place]} excused"
 
 
+def _money(world: World, job: SimJob, record: Mapping[str, str]) -> Iterator[str]:
+    """What the provider charges is never beyond a cap, and what the books say it is, but for calls of which nobody
+    could tell; what these may cost bounds the difference."""
+    calls = calls_of(world, job)
+    invoice = sum(PRICE.cost(call.usage) for call in calls)
+    charged = {
+        "max_cost": invoice,
+        "max_tokens": sum(call.usage.input_tokens + call.usage.output_tokens for call in calls),
+        "max_calls": len(calls),
+    }
+    found = {name: int(value) for name, value in record.items() if name in MONEY}
+    for cap, amount in charged.items():
+        if amount > int(record.get(cap, amount)):
+            yield f"caps: {amount} charged of {cap} {record[cap]}"
+    spent, books = found.get("spent", 0), read_books(record, [a.name for a in job.job.agents], ())
+    if spent != (in_books := sum(line.spending.spent for line in books)):
+        yield f"money: {spent} spent, and {in_books} by the judges' books"
+    told = sum(PRICE.cost(call.usage) for call in calls if not call.excused)
+    if not told - sum(PRICE.cost(call.usage) for call in calls if call.ending in UNHEARD) <= spent <= invoice:
+        yield f"money: {spent} spent, the invoice is {invoice}, of which {told} could be told"
+    if job.job.is_capped and invoice > spent + sum(found.get(name, 0) for name in UNSURE):
+        yield f"money: {invoice} charged, {spent} spent and {[found.get(name, 0) for name in UNSURE]} unsure"
+    if any(value < 0 for value in found.values()):
+        yield f"money: {found}"
+
+
 def _doubles(calls: list[VirtualCall], told: int, silent: int, *, once: bool) -> Iterator[str]:
     """A call that was made again is told, if nobody heard how it had ended; others are not."""
     unheard = sum(call.ending == "hung" for call in calls if not call.excused and not once)
@@ -298,17 +334,40 @@ def totals(calls: list[VirtualCall], *, once: bool) -> dict[str, int]:
 
 
 def check_pools(world: World, pools: tuple[str, ...]) -> Iterator[str]:
-    """The governor was told of each call's end once. Only where no process died."""
+    """The governor was told of each call's end once. Only where no process died.
+
+    A request for a lease that comes again late is granted again, to nobody, until its time is over. If what has ended
+    that lease comes again later still, its end is told twice: of that the pool's counters know nothing.
+    """
+    twice = _ended_twice(world)
     for pool in pools:
         counters = world.client.hgetall(world.keys.counters(pool))
         made = [call for call in world.calls if call.pool == pool]
         for status in set(STATUS.values()):
             count = sum(STATUS.get(call.ending) == status for call in made)
-            if (told := float(counters.get(f"status:{status}", 0))) != count:
+            again = sum(of == status for of, _ in twice[pool])
+            if not count <= (told := float(counters.get(f"status:{status}", 0))) <= count + again:
                 yield f"counts: pool {pool} was told of {told:g} ends with {status}, not {count}"
         tokens = sum(call.usage.input_tokens for call in made if call.ending in ANSWERED)
-        if float(counters.get("input_tokens", 0)) != tokens:
+        again = sum(input_tokens for _, input_tokens in twice[pool])
+        if not tokens <= float(counters.get("input_tokens", 0)) <= tokens + again:
             yield f"counts: pool {pool} was told of {counters.get('input_tokens')} tokens, not {tokens}"
+
+
+def _ended_twice(world: World) -> dict[str, list[tuple[int, int]]]:
+    """Return, by pool, status and input tokens of the leases that may have been granted and ended once more by what
+    came again."""
+    wanted: set[str] = set()
+    ended: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for command in world.echoed:
+        if world.server.named(command) != "admit":
+            continue
+        arguments = command[3 + int(command[2]) :]
+        for lease, _, *outcome in orjson.loads(arguments[5]):
+            if outcome and lease in wanted:
+                ended[arguments[1].decode()].append((outcome[0], outcome[1]))
+        wanted.update(want[0] for want in orjson.loads(arguments[6]))
+    return ended
 
 
 # ---------------------------------------------------------------------------------------------------- what is left
@@ -329,7 +388,8 @@ def state_of(world: World) -> dict[str, Any]:
         match world.client.type(key):
             case "hash":
                 fields = world.client.hgetall(key).items()
-                found[key] = {k: v for k, v in fields if k not in WHEN_AND_WHO and not k.startswith("planning:")}
+                kept = {k: v for k, v in fields if k not in WHEN_AND_WHO and not k.startswith("planning:")}
+                found[key] = _without_deployments(kept)
             case "zset":
                 found[key] = sorted(world.client.zrange(key, 0, -1))
             case "set":
@@ -339,3 +399,18 @@ def state_of(world: World) -> dict[str, Any]:
             case "list":
                 found[key] = world.client.lrange(key, 0, -1)
     return found
+
+
+def _without_deployments(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record's fields, with what calls cost added up over the deployments of each judge, since chance chooses
+    among these."""
+    merged: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name.startswith("b:"):
+            place, _, part = name.removeprefix("b:").partition(":")
+            agent, _, day = place.split(".")
+            key = f"b:{agent}.{day}:{part}"
+            merged[key] = merged.get(key, 0) + int(value)
+        else:
+            merged[name] = value
+    return merged

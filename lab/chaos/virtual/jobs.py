@@ -11,11 +11,13 @@ import orjson
 
 from dicast.app.datasets import survey
 from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.cost import purse_fields
 from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import nonce_for
 from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.price import Place, Price, TokenRates, amount_of, cap_fields
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.records import MessageId
 from lab.chaos.virtual.world import VirtualPlace
@@ -66,6 +68,10 @@ class SimJob:
             extra["fingerprint"] = survey(self.job.items, max_text_bytes=1 << 20).fingerprint
         if self.job.question is not None:
             extra["asks"] = "1"
+        places = [[Place(choice.pool, MODEL, PRICE) for choice in agent.choices] for agent in self.job.agents]
+        extra["places"] = orjson.dumps([[place.as_dict() for place in own] for own in places]).decode()
+        extra |= cap_fields(self.job.max_cost, self.job.max_tokens, self.job.max_calls)
+        extra |= purse_fields(self.job.project, places)
         return client.submit(self.job, self.lanes, self.units, extra)
 
 
@@ -73,6 +79,9 @@ SECRET = b"virtual"
 """From which the calls' codes follow, the same in all worlds."""
 ESCALATING_SHARE = 0.3
 UNCERTAIN_SHARE = 0.25
+CAPPED_SHARE = 0.3
+MODEL = "m"
+PRICE = Price(TokenRates(input=400_000, output=1_600_000, cached_input=100_000, cache_write=500_000), source="virtual")
 UNCERTAIN = {"combine": "mean", "escalate": {"uncertainty": 0.25}}
 PANELS = (
     {"combine": "majority", "escalate": True},
@@ -97,9 +106,7 @@ def a_job(
     source: object = texts
     question = None
     if folder is not None and chance.random() < 0.25:
-        path = folder / f"{text}.jsonl"
-        path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in texts))
-        source = {"path": str(path)}
+        source = _in_file(folder, text, texts)
         question = a_question(random.Random(f"question {chance.random()}"), items * agents * dimensions)
     # Drawn aside, so that the same seeds make the same worlds otherwise.
     aside = random.Random(f"{chance.getstate()[1][:8]}")
@@ -107,8 +114,12 @@ def a_job(
     rounds = 1
     if panel is not None and aside.random() < UNCERTAIN_SHARE:
         panel, rounds = UNCERTAIN, 2
+    caps: dict[str, object] = {}
+    if folder is not None and question is None and aside.random() < CAPPED_SHARE:
+        caps, source = a_cap(aside, items * agents * dimensions), _in_file(folder, text, texts)
     job = EvaluationJob.model_validate(
         {
+            **caps,
             "id": job_id,
             "project": chance.choice(["red", "blue"]),
             "items": source,
@@ -125,6 +136,19 @@ def a_job(
     batched = [batching and not unstructured.intersection(pools) for pools in places]
     plan = lanes(places, dimensions, rounds, batched, stages_of(job))
     return SimJob(job, plan, items * agents * dimensions * rounds, text)
+
+
+def _in_file(folder: Path, text: str, texts: Sequence[object]) -> dict[str, str]:
+    path = folder / f"{text}.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in texts))
+    return {"path": str(path)}
+
+
+def a_cap(chance: random.Random, units: int) -> dict[str, object]:
+    """One of the caps, so low that many jobs meet it: a call of these worlds is bounded by some 6,000 tokens."""
+    tokens = chance.randint(6_000, 30_000)
+    cost = str(amount_of(tokens * PRICE.rates.input))
+    return chance.choice([{"max_cost": cost}, {"max_tokens": tokens}, {"max_calls": chance.randint(1, units)}])
 
 
 def a_question(chance: random.Random, units: int) -> dict[str, object] | None:

@@ -48,16 +48,17 @@ from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.providers.base import Provider
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
+from dicast.workers.admission.concurrency import Suspension
 from dicast.workers.admission.gate import Gate
 from dicast.workers.admission.leases import LeaseStore
 from dicast.workers.admission.pool_state import Outages, PoolHealthReader
 from dicast.workers.admission.request import GatedUnit, QueuedUnits
-from dicast.workers.admission.suspension import Suspension
 from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching, raise_when_closed
 from dicast.workers.store.scripts import Epoch
 from lab.chaos.virtual.broker import Message
+from lab.chaos.virtual.budgets import budgets_in
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.messages import SimMessages
 from lab.chaos.virtual.parts import Silent, SimGatherer, SimMetrics, SimSecret, SimSpool, SimTerms
@@ -112,8 +113,9 @@ class VirtualNode:
         self.facts = replace(Facts.for_this_process(name, limit=world.limit, slots=SLOTS), id=name)
         client = self._linked(connect_batching("redis://store"))
         self.ledger = Ledger(
-            client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX
-        )
+            client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX,
+            budgets=partial(budgets_in, world),
+        )  # fmt: skip
         self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
         stops = StopStore(client, world.keys)
         asking = FailFast(stops, self, fail_fast=20, recheck_s=5.0)

@@ -9,7 +9,7 @@ import orjson
 
 from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
-from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.providers.simulated import nonce_of
 from lab.chaos.virtual.wire import VirtualHost
 from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
 
@@ -20,6 +20,7 @@ class VirtualProvider:
     """One pool's provider at one node: answers, refuses, spoils or hangs, as the world's odds have it."""
 
     nonce_in_schema = False
+    caches = False
 
     def __init__(self, world: World, host: VirtualHost, pool: str, *, structured: bool) -> None:
         self._world, self._host, self._pool = world, host, pool

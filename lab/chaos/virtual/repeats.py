@@ -8,6 +8,7 @@ or less shows.
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,7 +83,24 @@ class SmallScene(Scene):
     def judge(self) -> None:
         super().judge()
         report = self.world.announced.get("j", {})
-        self.end = {"report": {name: report.get(name) for name in TOLD}, **books.state_of(self.world)}
+        state = _one_purse(books.state_of(self.world))
+        self.end = {"report": {name: report.get(name) for name in TOLD}, **state}
+
+
+def _one_purse(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with what all pools' purses have in sum: which pool a judge's unit goes to depends on which of
+    them has room at that moment."""
+    merged, sums = {}, defaultdict[str, Counter[str]](Counter)
+    for name, fields in state.items():
+        before, is_purse, rest = name.partition(":purse:pool:")
+        if not is_purse or not isinstance(fields, dict):
+            merged[name] = fields
+            continue
+        purse = f"{before}{is_purse}*:{rest.partition(':')[2]}"
+        for field, amounts in fields.items():
+            for part, amount in zip(("spent", "unknown"), amounts.split(","), strict=True):
+                sums[purse][f"{field} {part}"] += int(amount)
+    return merged | {purse: dict(parts) for purse, parts in sums.items()}
 
 
 def without_loss(client: StoreClient, small: Small) -> tuple[dict[str, Any], int]:

@@ -24,6 +24,7 @@ from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual import books
 from lab.chaos.virtual.books import Allowed
 from lab.chaos.virtual.broker import Message
+from lab.chaos.virtual.budgets import check_budgets
 from lab.chaos.virtual.jobs import SimJob
 from lab.chaos.virtual.node import Shape, VirtualNode
 from lab.chaos.virtual.wire import Direct
@@ -197,6 +198,8 @@ class Scene:
         for job in world.jobs.values():
             for found in books.check(world, job, self.allowed[job.id]):
                 world.fail(f"{found} (job {job.id})" if len(world.jobs) > 1 else found)
+        for found in check_budgets(world):
+            world.fail(found)
         died = world.excused or world.silent or not all(node.alive for node in world.nodes.values())
         if not self.unequal and not died:
             for found in books.check_pools(world, self.shape.pools):

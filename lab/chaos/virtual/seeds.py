@@ -7,6 +7,7 @@ from functools import partial
 
 from dicast.workers.store.connection import StoreClient
 from lab.chaos.virtual.broker import MessageOdds
+from lab.chaos.virtual.budgets import give_budgets
 from lab.chaos.virtual.fates import StoreOdds
 from lab.chaos.virtual.faults import Faults
 from lab.chaos.virtual.jobs import a_job
@@ -48,6 +49,7 @@ class Seed(Scene):
             client, seed, limit=chance.randint(1, 6), odds=odds_of(chance), tells=chance.random() < 0.3,
             shape=Shape(pools, unstructured, page_max=chance.choice([2, 4, 8, 100])),
         )  # fmt: skip
+        give_budgets(self.world, pools)
         for _ in range(chance.randint(1, 3)):
             self.bear()
         for number in range(chance.choice([1, 1, 1, 2, 3])):

@@ -77,7 +77,11 @@ class Line:
         else:
             world.later(fate.broken_s, lambda: self._deliver(self._reader.feed_eof))
         if fate.echo_s is not None:
-            world.later(fate.echo_s, lambda: self._obey(parcel))
+            world.later(fate.echo_s, lambda: self._echo(parcel))
+
+    def _echo(self, parcel: list[Command]) -> None:
+        self._world.echoed += parcel
+        self._obey(parcel)
 
     def _obey(self, parcel: list[Command]) -> bytes:
         if self._primary == self._world.primary:

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dicast.app.domain.cost import MoneyBudget
 from dicast.app.domain.opinion import Usage
 from dicast.app.ledger.keys import LedgerKeys, PageRef
-from dicast.app.providers.simulated.answers import nonce_of
+from dicast.app.providers.simulated import nonce_of
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
 from lab.chaos.virtual.broker import Message, MessageOdds, VirtualBroker
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lab.chaos.virtual.wire import VirtualHost
 
 LOOK_EVERY_S = 0.5
-START_S = 1_000_000
+START_S = 1_000_000.0
 WIRE_S = 0.004
 PLACE = re.compile(r"(JOB|ITEM|AGENT|DIM) ([^;]+);")
 HEARD = re.compile(r"^> call (\d+)$", re.MULTILINE)
@@ -104,6 +105,7 @@ class World:
         self.seed, self.chance = seed, random.Random(f"world {seed}")
         self.keys = Keys("sim")
         self.now = self.wall_step_s = 0.0
+        self.starts_s, self.budgets = START_S, list[tuple[MoneyBudget, int]]()
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._serial = itertools.count()
         self._expiries: dict[str, float] = {}
@@ -112,6 +114,7 @@ class World:
         self.odds = odds
         self.parcels = self.commands = self.primary = self.broken_before = 0
         self.chosen: dict[int, Fate] = {}
+        self.echoed: list[Command] = []
         self.touched: dict[int, str] = {}
         self.stalled_until = 0.0
         self.calls: list[VirtualCall] = []
@@ -145,7 +148,7 @@ class World:
     # ------------------------------------------------------------------ time
     def wall_us(self) -> int:
         """The store's clock."""
-        return int((START_S + self.now + self.wall_step_s) * 1_000_000)
+        return int((self.starts_s + self.now + self.wall_step_s) * 1_000_000)
 
     def at(self, when: float, act: Callable[[], object]) -> None:
         heapq.heappush(self._timers, (when, next(self._serial), act))

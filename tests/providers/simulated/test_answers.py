@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.job import Agent
+from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.verdict import Judgment, read_batch, read_single
-from dicast.app.providers.simulated.answers import SimulatedJudge, nonce_of, spoil
+from dicast.app.providers.simulated import SimulatedJudge, nonce_of
+from lab.provider.faults import spoil
 
 NONCE, OTHER = "0123456789abcdef", "fedcba9876543210"
 AGENT = Agent(name="ann", max_tokens=400)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.app.providers.simulated.account import Behaviour, ConfigError, Limits
-from dicast.app.providers.simulated.budgets import DIALECTS, Account, ReportedBudget, parse_budgets
+from lab.provider.account import Behaviour, ConfigError, Limits
+from lab.provider.budgets import DIALECTS, Account, ReportedBudget, parse_budgets
 
 
 def test_budgets_are_written_in_one_line():

@@ -8,8 +8,8 @@ import urllib.request
 
 import pytest
 
-from dicast.app.providers.simulated.__main__ import config_of, main, parser
-from dicast.app.providers.simulated.account import Behaviour, Step
+from lab.provider.__main__ import config_of, main, parser
+from lab.provider.account import Behaviour, Step
 
 
 def test_the_command_line_says_it_all():
@@ -55,7 +55,7 @@ def test_mistakes_end_it_at_once(line, capsys):
 
 
 def test_it_runs_as_a_process_says_where_and_stops_when_told():
-    command = [sys.executable, "-m", "dicast.app.providers.simulated", "--cap", "3"]
+    command = [sys.executable, "-m", "lab.provider", "--cap", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())

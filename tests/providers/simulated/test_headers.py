@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.providers.simulated import dialects
-from dicast.app.providers.simulated.account import Behaviour, Limits
+from lab.provider import budgets, wire
+from lab.provider.account import Behaviour, Limits
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ from dicast.app.providers.simulated.account import Behaviour, Limits
     ],
 )
 def test_durations_look_like_openais(seconds, text):
-    assert dialects.duration(seconds) == text
+    assert budgets.duration(seconds) == text
 
 
 @given(st.floats(0, 1e6))
 def test_durations_read_back(seconds):
-    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s)?|(\d+)ms", dialects.duration(seconds))
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s)?|(\d+)ms", budgets.duration(seconds))
     assert match
     hours, minutes, rest, ms = (float(part or 0) for part in match.groups())
     assert seconds <= hours * 3600 + minutes * 60 + rest + ms / 1000 + 1e-6 <= seconds + 0.002
@@ -42,7 +42,7 @@ def test_durations_read_back(seconds):
 
 @given(st.floats(0, 4e9))
 def test_instants_read_back(unix_s):
-    text = dialects.instant(unix_s)
+    text = budgets.instant(unix_s)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
     assert 0 <= datetime.fromisoformat(text).timestamp() - unix_s <= 1
 
@@ -52,7 +52,7 @@ def test_openai_tells_when_buckets_are_full():
     assert limits.requests
     limits.requests.take(1287, 0.0)  # the providers' guide has these very figures
     assert limits.admit(1000, 0.0) is None
-    assert dialects.openai(limits, 0.0) == {
+    assert wire.openai(limits, 0.0) == {
         "x-ratelimit-limit-requests": "30000",
         "x-ratelimit-remaining-requests": "28712",
         "x-ratelimit-reset-requests": "2.576s",
@@ -67,7 +67,7 @@ def test_anthropic_rounds_tokens_and_repeats_the_tighter_axis():
     assert limits.admit(2_400, 0.0) is None
     assert limits.output
     limits.output.take(6_000, 0.0)
-    told = dialects.anthropic(limits, 0.0, 1_769_515_200.0)
+    told = wire.anthropic(limits, 0.0, 1_769_515_200.0)
     assert told["anthropic-ratelimit-requests-limit"] == "60"
     assert told["anthropic-ratelimit-requests-remaining"] == "59"
     assert told["anthropic-ratelimit-requests-reset"] == "2026-01-27T12:00:01Z"
@@ -80,5 +80,5 @@ def test_anthropic_rounds_tokens_and_repeats_the_tighter_axis():
 
 def test_limits_that_are_not_set_are_not_told():
     limits = Limits(Behaviour(), 0.0)
-    assert dialects.openai(limits, 0.0) == {}
-    assert dialects.anthropic(limits, 0.0, 0.0) == {}
+    assert wire.openai(limits, 0.0) == {}
+    assert wire.anthropic(limits, 0.0, 0.0) == {}

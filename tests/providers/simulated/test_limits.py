@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.providers.simulated.account import Behaviour, Limits, TokenBucket
+from lab.provider.account import Behaviour, Limits, TokenBucket
 
 
 def test_a_bucket_starts_full_and_refills_continuously():

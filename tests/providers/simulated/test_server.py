@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dicast.app.providers.simulated import Behaviour, ConfigError, SimulatedConfig, SimulatedProvider
-from dicast.app.providers.simulated.account import parse_step
+from lab.provider import Behaviour, ConfigError, SimulatedAccount, SimulatedConfig
+from lab.provider.account import parse_step
 from tests.providers.conftest import until
 
 OPENAI_PATH = "/v1/chat/completions"
@@ -22,20 +22,20 @@ def config(**behaviour: Any) -> SimulatedConfig:
     return SimulatedConfig(behaviour=Behaviour().changed(behaviour))
 
 
-async def post(http: aiohttp.ClientSession, sim: SimulatedProvider, path: str = OPENAI_PATH, **body: Any) -> int:
+async def post(http: aiohttp.ClientSession, sim: SimulatedAccount, path: str = OPENAI_PATH, **body: Any) -> int:
     asked = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": PROMPT}], **body}
     async with http.post(sim.base_url + path, json=asked) as response:
         await response.read()
         return response.status
 
 
-async def burst(sim: SimulatedProvider, calls: int, **options: Any) -> list[int]:
+async def burst(sim: SimulatedAccount, calls: int, **options: Any) -> list[int]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         return list(await asyncio.gather(*(post(http, sim, **options) for _ in range(calls))))
 
 
 @contextlib.asynccontextmanager
-async def calls(sim: SimulatedProvider, count: int, **options: Any) -> AsyncIterator[None]:
+async def calls(sim: SimulatedAccount, count: int, **options: Any) -> AsyncIterator[None]:
     """Within it, `count` calls have arrived; those that wait for an answer are given up at the end."""
     before = sim.stats()["calls"]
     task = asyncio.create_task(burst(sim, count, **options))
@@ -45,14 +45,14 @@ async def calls(sim: SimulatedProvider, count: int, **options: Any) -> AsyncIter
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def get(sim: SimulatedProvider, path: str) -> Any:
+async def get(sim: SimulatedAccount, path: str) -> Any:
     async with aiohttp.ClientSession() as http, http.get(sim.base_url + path) as response:
         return await response.json()
 
 
 @pytest.mark.parametrize("path", [OPENAI_PATH, "/v1/messages"])
 async def test_the_cap_is_hard_and_what_was_seen_is_counted(path):
-    async with SimulatedProvider(config(cap=5, latency=60)) as sim:
+    async with SimulatedAccount(config(cap=5, latency=60)) as sim:
         async with calls(sim, 20, path=path):
             await until(lambda: sim.stats()["by_status"] == {"429": 15})
             stats = await get(sim, "/stats")
@@ -65,7 +65,7 @@ async def test_the_cap_is_hard_and_what_was_seen_is_counted(path):
 
 
 async def test_the_share_of_capacity_used_is_an_integral():
-    async with SimulatedProvider(config(cap=4, latency=0.2)) as sim:
+    async with SimulatedAccount(config(cap=4, latency=0.2)) as sim:
         await burst(sim, 2)
         first, second = sim.log()
         used = first["end"] - first["arrival"] + second["end"] - second["arrival"]
@@ -74,17 +74,17 @@ async def test_the_share_of_capacity_used_is_an_integral():
 
 
 async def test_openai_buckets_count_refused_calls_and_anthropics_do_not():
-    async with SimulatedProvider(config(rpm=6, burst=30)) as sim:
+    async with SimulatedAccount(config(rpm=6, burst=30)) as sim:
         assert sorted(await burst(sim, 10)) == [200] * 3 + [429] * 7
         wait_openai = (await refused(sim, OPENAI_PATH))["retry-after-ms"]
-    async with SimulatedProvider(config(rpm=6, burst=30)) as sim:
+    async with SimulatedAccount(config(rpm=6, burst=30)) as sim:
         assert sorted(await burst(sim, 10, path="/v1/messages")) == [200] * 3 + [429] * 7
         wait_anthropic = (await refused(sim, "/v1/messages"))["retry-after"]
     assert 10_000 < int(wait_openai) <= 13_000
     assert int(wait_anthropic) <= 10
 
 
-async def refused(sim: SimulatedProvider, path: str) -> dict[str, str]:
+async def refused(sim: SimulatedAccount, path: str) -> dict[str, str]:
     asked = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": PROMPT}]}
     async with aiohttp.ClientSession() as http, http.post(sim.base_url + path, json=asked) as response:
         assert response.status == 429
@@ -92,12 +92,12 @@ async def refused(sim: SimulatedProvider, path: str) -> dict[str, str]:
 
 
 async def test_tokens_are_charged_as_each_provider_does():
-    async with SimulatedProvider(config(tpm=60_000)) as sim:
+    async with SimulatedAccount(config(tpm=60_000)) as sim:
         await burst(sim, 1, max_tokens=900)
         assert sim.stats()["tokens"]["charged"] == 900
         await burst(sim, 1, max_tokens=1, messages=[{"role": "user", "content": "x" * 4000}])
         assert sim.stats()["tokens"]["charged"] == 900 + 1000
-    async with SimulatedProvider(config(tpm=60_000, output_tpm=60, burst=1)) as sim:
+    async with SimulatedAccount(config(tpm=60_000, output_tpm=60, burst=1)) as sim:
         assert await burst(sim, 1, path="/v1/messages") == [200]
         assert sim.stats()["tokens"]["charged"] < 50
         assert await burst(sim, 1, path="/v1/messages") == [429]
@@ -106,7 +106,7 @@ async def test_tokens_are_charged_as_each_provider_does():
 
 async def test_steps_change_the_cap_after_answers_and_after_seconds():
     steps = (parse_step("3:2"), parse_step("0.3s:cap=1"))
-    async with SimulatedProvider(SimulatedConfig(behaviour=Behaviour(cap=10, latency=0.01), steps=steps)) as sim:
+    async with SimulatedAccount(SimulatedConfig(behaviour=Behaviour(cap=10, latency=0.01), steps=steps)) as sim:
         assert sorted(await burst(sim, 3)) == [200] * 3
         assert (await get(sim, "/control"))[""]["cap"] == 2
         await until(lambda: sim.stats()["uptime_s"] > 0.31)
@@ -116,7 +116,7 @@ async def test_steps_change_the_cap_after_answers_and_after_seconds():
 async def test_models_have_limits_of_their_own():
     models = {"slow": Behaviour(cap=1, latency=60)}
     asked = SimulatedConfig(behaviour=Behaviour(cap=5), models=models)
-    async with SimulatedProvider(asked) as sim, calls(sim, 3, model="slow"):
+    async with SimulatedAccount(asked) as sim, calls(sim, 3, model="slow"):
         assert await burst(sim, 5, model="fast") == [200] * 5
         await until(lambda: sim.stats()["by_status"] == {"200": 5, "429": 2})
         stats = sim.stats()
@@ -124,7 +124,7 @@ async def test_models_have_limits_of_their_own():
 
 
 async def test_behaviour_changes_while_it_runs():
-    async with SimulatedProvider() as sim, aiohttp.ClientSession() as http:
+    async with SimulatedAccount() as sim, aiohttp.ClientSession() as http:
         assert await post(http, sim) == 200
         async with http.post(sim.base_url + "/control", json={"cap": 0, "reset": True}) as response:
             assert await response.json() == {"ok": True}
@@ -144,7 +144,7 @@ async def test_behaviour_changes_while_it_runs():
 async def test_every_request_is_in_the_log(tmp_path):
     path = tmp_path / "log.jsonl"
     asked = SimulatedConfig(behaviour=Behaviour(cap=1, latency=0.05), log_file=str(path), log_size=2)
-    async with SimulatedProvider(asked) as sim:
+    async with SimulatedAccount(asked) as sim:
         await burst(sim, 3)
         log = await get(sim, "/log")
         later = await get(sim, "/log?after=2")
@@ -160,7 +160,7 @@ async def test_every_request_is_in_the_log(tmp_path):
 
 
 async def test_callers_that_hang_up_are_no_longer_open():
-    async with SimulatedProvider(config(latency=60)) as sim:
+    async with SimulatedAccount(config(latency=60)) as sim:
         async with calls(sim, 5):
             assert sim.stats()["open"] == 5
         await until(lambda: sim.stats()["open"] == 0)
@@ -169,7 +169,7 @@ async def test_callers_that_hang_up_are_no_longer_open():
 
 async def test_shares_are_kept_and_follow_the_seed():
     async def counts() -> dict[str, int]:
-        async with SimulatedProvider(config(noise_429=0.1, fail_5xx=0.1, overload_529=0.1)) as sim:
+        async with SimulatedAccount(config(noise_429=0.1, fail_5xx=0.1, overload_529=0.1)) as sim:
             async with aiohttp.ClientSession() as http:
                 for _ in range(300):
                     await post(http, sim)
@@ -206,13 +206,13 @@ def test_latency_has_the_mean_that_was_asked_for():
     ids=str,
 )
 async def test_bad_requests_are_refused(body):
-    async with SimulatedProvider() as sim:
+    async with SimulatedAccount() as sim:
         assert await burst(sim, 1, **body) == [400]
 
 
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2015 07:28:00 GMT", "-3", "1e400", "soon"])
 async def test_retry_after_can_be_anything(value):
-    async with SimulatedProvider(config(cap=0, retry_after_value=value)) as sim:
+    async with SimulatedAccount(config(cap=0, retry_after_value=value)) as sim:
         assert (await refused(sim, OPENAI_PATH))["retry-after"] == value
 
 
@@ -225,7 +225,7 @@ def test_options_are_checked():
 
 
 async def test_a_deaf_provider_goes_on_with_calls_that_were_given_up_and_counts_them_as_open():
-    async with SimulatedProvider(config(latency=0.3, sigma=0.0, deaf=True, cap=3)) as sim:
+    async with SimulatedAccount(config(latency=0.3, sigma=0.0, deaf=True, cap=3)) as sim:
         async with calls(sim, 3):
             assert sim.stats()["open"] == 3
         stats = await get(sim, "/stats")  # the callers have hung up
@@ -236,7 +236,7 @@ async def test_a_deaf_provider_goes_on_with_calls_that_were_given_up_and_counts_
 
 
 async def test_a_deaf_provider_ends_with_calls_open():
-    async with SimulatedProvider(config(latency=60, deaf=True)) as sim:
+    async with SimulatedAccount(config(latency=60, deaf=True)) as sim:
         async with calls(sim, 2):
             pass
         assert sim.stats()["open"] == 2

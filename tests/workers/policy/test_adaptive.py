@@ -131,7 +131,7 @@ def test_slow_start_ends_below_the_ceiling(ceiling: int) -> None:
 @pytest.mark.parametrize(
     ("ceiling", "limit", "floor", "first"),
     [(5, None, 1, 5), (30, None, 1, 10), (50, None, 1, 10), (100, None, 1, 20), (250, None, 1, 20),
-     (5000, None, 1, 20), (100, 7, 1, 7),
+     (500, None, 1, 20), (5000, None, 1, 200), (100, 7, 1, 7),
      (100, None, 30, 30)],
 )  # fmt: skip
 def test_the_first_limit_is_a_fifth_of_the_ceiling_within_bounds(
@@ -182,3 +182,48 @@ def test_the_last_step_of_slow_start_is_judged_like_the_others() -> None:
     governor.decide(refusals, now + 0.3)
     judged(governor)
     assert governor.state.limit == 75
+
+
+def turned_away(governor: PoolGovernor, now: float, calls: int, latency_s: float = 0.1) -> float:
+    """Calls that leave one after the other from the top of the limit, and are answered with 503."""
+    for _ in range(calls):
+        limit = governor.state.limit
+        governor.decide([sent(f"t{now}", now, limit - 1, limit)], now)
+        now += latency_s
+        governor.decide([done(f"t{now - latency_s}", now, now - latency_s, 503, open_before=limit - 1)], now)
+    return now
+
+
+def test_calls_that_are_turned_away_at_once_are_a_cap_and_open_no_breaker() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    before = governor.state.limit
+    turned_away(governor, served(governor, 30), 6)
+    judged(governor)
+    assert governor.breaker.closed
+    assert governor.state.limit <= before
+
+
+def test_the_breaker_opens_if_a_lower_limit_does_not_keep_calls_from_being_turned_away() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    turned_away(governor, served(governor, 30), 6)
+    turned_away(governor, judged(governor) + 0.1, 5)
+    assert not governor.breaker.closed
+
+
+def test_unavailable_after_a_while_is_a_failure() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    turned_away(governor, served(governor, 30), 5, latency_s=3.0)
+    assert not governor.breaker.closed
+
+
+def test_a_wave_of_overload_at_any_level_lowers_the_limit_little() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = served(governor, 60)
+    for number in range(60):
+        now += 0.05
+        limit = governor.state.limit
+        status = 529 if number % 3 == 0 else 200
+        governor.decide([sent(f"w{number}", now, limit - 1, limit)], now)
+        if status == 529:
+            governor.decide([done(f"w{number}", now + 0.04, now, status, open_before=limit - 1)], now + 0.04)
+    assert governor.state.limit >= 12

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.calls import Done, Event
 from dicast.workers.policy.engines import Directives
-from dicast.workers.policy.governor import MOST_CHANGES, GovernorState, PoolGovernor
+from dicast.workers.policy.governor import MOST_CHANGES, ChangeCause, GovernorState, PoolGovernor
 from dicast.workers.policy.headers import Readings
 from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters
 from dicast.workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
@@ -212,6 +212,29 @@ def test_clamps_are_named() -> None:
     governor.decide([], 4.0)
     assert [change.reason for change in governor.state.history][:2] == ["slo", "slo lifted"]
     assert governor.state.history[-1].reason == "ceiling"
+    causes = [change.cause for change in governor.state.history]
+    assert (causes[:2], causes[-1]) == ([ChangeCause.SLO, ChangeCause.ENGINE], ChangeCause.CEILING)
+
+
+def test_the_first_change_after_a_break_is_known_by_its_cause() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, engine=profile("default")))
+    governor.decide([], 0.0)
+    now, number = 0.0, 0
+    while governor.breaker.closed:
+        now, number = now + 1.0, number + 1
+        governor.decide([done(f"c{number}", now, now - 1.0, 503)], now)
+    broken_at = len(governor.state.history)
+    now += 400.0
+    governor.decide([], now)
+    governor = PoolGovernor(governor.config, GovernorState.from_json(governor.state.to_json()))
+    governor.decide(
+        [sent("probe", now + 1.0, 0, 1, probe=True), done("probe", now + 2.0, now + 1.0, probe=True)], now + 2.0
+    )
+    for second in range(3, 60):
+        number += 1
+        governor.decide([done(f"c{number}", now + second, now + second - 1.0)], now + second)
+    causes = [change.cause for change in list(governor.state.history)[broken_at:]]
+    assert governor.breaker.closed and causes.count(ChangeCause.RECOVERED) == 1, causes
 
 
 @pytest.mark.parametrize("quickest_s", [0.3, 1.0, 5.0])

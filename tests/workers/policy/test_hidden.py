@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from dicast.workers.policy.budgets import HiddenWindow, Hint
 from lab.simulation.adapter import Adapter
 from lab.simulation.client import Ceiling
 
@@ -62,3 +63,10 @@ def test_a_constant_retry_after_names_no_window() -> None:
             accepted += passes
             heapq.heappush(coming, (now + (ANSWER_S if passes else REFUSAL_S), now, 200 if passes else 429))
     assert answered >= 0.85 * 8 * 120.0 / ANSWER_S
+
+
+def test_a_period_is_shorter_if_three_named_ends_lie_it_apart() -> None:
+    window = HiddenWindow(hints=[Hint(0.0, until, 1.0) for until in (7.0, 7.5, 17.2, 27.0)])
+    assert window._shorter_period_s(1.0, 60.0) == 10.0
+    window.hints.pop()
+    assert window._shorter_period_s(1.0, 60.0) == 0.0

@@ -94,38 +94,3 @@ def test_a_finding_is_trusted_for_a_while_and_longer_when_it_comes_again() -> No
 
 def test_nothing_is_forgiven_where_nothing_is_known() -> None:
     assert not Noise().forgives(refused(1), 0.0)
-
-
-def declined(near_refused: int, near_calls: int, low_refused: int, low_calls: int) -> float | None:
-    """A limit of 20 that fell to 8: so many of the calls near the top were refused, and so many of those below; the
-    level to go back to, if it is noise."""
-    noise, number, found = Noise(), 0, None
-    for call in range(near_calls):
-        number += 1
-        noise.sent(18.0)
-        if call < near_refused:
-            noise.lowered(20.0, number)
-            noise.persists(18.0, number, 0.0, RTT_S, confirmed=True)
-    for call in range(low_calls):
-        number += 1
-        noise.sent(8.0)
-        if call % (low_calls // low_refused) == 0:
-            found = found or noise.persists(8.0, number, 0.0, RTT_S, confirmed=True)
-    return found
-
-
-def test_a_limit_that_fell_for_noise_is_held_again() -> None:
-    assert declined(near_refused=4, near_calls=30, low_refused=5, low_calls=40) == 20.0
-
-
-@pytest.mark.parametrize(("near_refused", "low_refused"), [(28, 5), (4, 1)])
-def test_a_limit_that_fell_for_good_stays(near_refused: int, low_refused: int) -> None:
-    assert declined(near_refused=near_refused, near_calls=30, low_refused=low_refused, low_calls=40) is None
-
-
-def test_steps_that_are_refused_do_not_speak_for_noise() -> None:
-    noise = Noise()
-    noise.lowered(20.0, 1)
-    for number in range(2, 40):
-        noise.sent(8.0)
-        assert number % 8 or noise.persists(9.0, number, 0.0, RTT_S, confirmed=False) is None

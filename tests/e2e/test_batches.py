@@ -1,0 +1,135 @@
+"""Jobs by the batch APIs of a simulated provider: half the price, nothing lost, nothing paid for twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dicast.app.operator.jobs import cancel, resume
+from tests.e2e.cluster import Cluster, Simulated, a_job, until
+from tests.e2e.holding import STEPS, HoldingProxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+POOLS = """
+default = "sim"
+[pools.sim]
+provider = "simulated"
+base_url = "{url}/v1"
+dialect = "openai"
+price = {{ input = 2, output = 8, batch = 0.5 }}
+[pools.claude]
+provider = "simulated"
+base_url = "{url}"
+dialect = "anthropic"
+price = {{ input = 2, output = 8, batch = 0.5 }}
+"""
+UNITS = 200
+
+
+def invoice(cluster: Cluster) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{cluster.provider.base_url}/invoice", timeout=10) as reply:
+        found: dict[str, Any] = json.load(reply)
+        return found
+
+
+@pytest.mark.parametrize("pool", ["sim", "claude"])
+def test_a_job_by_batch_costs_half(cluster: Any, pool: str) -> None:
+    c = cluster("--price", "2/8", "--batch-time", "2", pools=POOLS)
+    c.worker()
+    jobs = {
+        road: a_job(agents=1, dimensions=2, items=UNITS // 2, pool=pool, road=road, id=road)
+        for road in ("online", "batch")
+    }
+    reports, bills = {}, {}
+    for road, job in jobs.items():
+        before = invoice(c)
+        reports[road] = c.report(c.submit(job), 120)
+        bills[road] = int(invoice(c)["pico"]) - int(before["pico"])
+    assert reports["batch"]["scored"] == reports["online"]["scored"] == UNITS
+    assert bills["batch"] * 2 == bills["online"]
+    c.quiet()
+
+
+ANY_STEP = [("sim", step) for step in STEPS] + [("claude", step) for step in ("after create", "during the download")]
+
+
+@pytest.mark.parametrize("pool, step", ANY_STEP)
+def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: str, step: str) -> None:
+    """Another worker goes on. By the provider's own invoice nothing is paid for twice, and no batch is left behind."""
+    with contextlib.ExitStack() as parts:
+        provider = Simulated("--price", "2/8", "--batch-time", "2")
+        parts.callback(provider.stop)
+        proxy = HoldingProxy(provider.base_url, step)
+        parts.callback(proxy.stop)
+        c = Cluster(tmp_path, redis_url, POOLS.format(url=proxy.url), DICAST_BATCH_LISTED="3")
+        parts.callback(c.stop)
+        c.provider = provider
+        c.app.store.flushdb()
+        first = c.worker()
+        job_id = c.submit(a_job(agents=1, dimensions=2, items=75, pool=pool, road="batch"))
+        assert proxy.held.wait(60), step
+        first.kill()
+        c.workers.remove(first)
+        c.worker()
+        report = c.report(job_id, 120)
+        bill, batches = invoice(c), provider.stats()["batches"]["states"]
+        assert (report["scored"], report["failed"]) == (150, 0)
+        assert (bill["roads"]["batch"]["requests"], bill["repeated"]) == (150, 0)
+        assert sum(batches.values()) == 1, "no batch is left behind"
+        assert c.app.ledger.batches() == []
+        doubted = 150 if step in ("before upload", "after upload", "before create") else 0
+        assert report["possible_double_charges"] == doubted
+
+
+def test_the_slow_service_costs_half_and_is_named(cluster: Any) -> None:
+    c = cluster("--price", "2/8", pools=POOLS)
+    c.worker()
+    report = c.report(c.submit(a_job(agents=1, dimensions=2, items=5, road="flex")))
+    bill = invoice(c)
+    assert (report["scored"], report["agents"][0]["road"]) == (10, "flex")
+    assert bill["roads"]["flex"]["requests"] == 10 and "online" not in bill["roads"]
+    c.quiet()
+
+
+def test_a_cancelled_job_keeps_what_its_batch_has_done_and_goes_on_later(cluster: Any) -> None:
+    c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS)
+    c.worker()
+    job_id = c.submit(a_job(agents=1, dimensions=2, items=100, road="batch"))
+    until(lambda: any(batch.done for batch in c.app.ledger.batches()), "the first requests are answered")
+    cancel(c.app, job_id)
+    cancelled = c.report(job_id)
+    bill = invoice(c)["roads"]["batch"]["requests"]
+    assert cancelled["status"] == "cancelled"
+    assert 0 < cancelled["scored"] == bill < 200
+    c.provider.control(batch_time=1)
+    assert resume(c.app, job_id)
+    report = until(lambda: (c.report(job_id)["status"] == "completed") and c.report(job_id), "it goes on")
+    assert report["scored"] == 200
+    assert (invoice(c)["roads"]["batch"]["requests"], invoice(c)["repeated"]) == (200, 0)
+    c.quiet()
+
+
+FAULTS = {
+    "create_lost": 0.3, "create_dropped": 0.15, "upload_lost": 0.15, "get_lost": 0.15, "list_lost": 0.15,
+    "results_lost": 0.15, "results_cut": 0.25, "batches_5xx": 0.05,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("pool", ["sim", "claude"])
+def test_answers_of_the_batch_api_get_lost(cluster: Any, pool: str) -> None:
+    """What was created is found, and what was not is created; nothing is billed twice."""
+    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.05", pools=POOLS, DICAST_BATCH_LISTED="2")
+    c.provider.control(faults=FAULTS)
+    c.worker()
+    report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
+    assert (report["scored"], report["failed"]) == (120, 0)
+    bill = invoice(c)
+    assert (bill["roads"]["batch"]["requests"], bill["repeated"]) == (120, 0)
+    c.quiet()

@@ -1,0 +1,123 @@
+"""The verbs for batches: whoever takes one has it alone, and a command that is obeyed twice changes nothing more."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dicast.app.domain.plan import Intervals, lanes
+from dicast.app.ledger.batches import BatchRecord, BatchStage, BatchStore, LaneRef, TurnLost
+from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import ClaimVerdict, MessageId
+from tests.ledger.bench import KEYS, a_job
+from tests.ledger.repeating import NOW, Repeating, Stage, one_incarnation
+
+__all__ = ["one_incarnation"]
+
+LANE = LaneRef("j", NOW, 0)
+REF = PageRef("j", NOW, 0, 0)
+UNSENT = BatchRecord("@b", LANE, "p", "m", BatchStage.COLLECTING, requests=4, formed_at=1.5)
+
+
+def store_of(stage: Stage, node: int = 0) -> BatchStore:
+    client: Any = Repeating(stage.asyncs, stage.clock, stage._now)
+    client.hget = stage.one._redis.hget
+    store = BatchStore(client, KEYS, stage.nodes[node], Intervals())
+    store._name, store._numbers = f"{node}.", itertools.count(1)
+    return store
+
+
+async def page_open(stage: Stage) -> None:
+    stage.client.submit(a_job(), lanes([("p",)], 2, 1, [False], None, ["batch"]), 4, {})
+    await stage.one.start("j", 5)
+    items = dict(enumerate(await stage.one.items("j", range(2))))
+    await stage.one.open_page(REF, 0, 4, "", 1, items, None, "attempt", unchorded=True)
+
+
+async def begun(stage: Stage) -> tuple[BatchStore, BatchRecord]:
+    await page_open(stage)
+    store = store_of(stage)
+    return store, await store.begin(UNSENT)
+
+
+Act = Callable[[BatchStore, BatchRecord], Awaitable[Any]]
+
+ACTS: dict[str, Act] = {
+    "hold": lambda store, batch: store.hold(batch, stage=BatchStage.SEALED, requests=3),
+    "rest": lambda store, batch: store.rest(batch, 500, state="running", done=2),
+    "resend": lambda store, batch: store.resend(batch),
+    "drop": lambda store, batch: store.drop(batch, {"end": "ended"}),
+    "take": lambda store, batch: store.take(),
+    "schedule": lambda store, batch: store.schedule(LANE, 100),
+    "add_members": lambda store, batch: store.add_members(batch, 0, [MessageId(0), MessageId(3)]),
+}
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_verb_whose_answers_are_lost(redis_url: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    found = []
+    for repeats in (0, 1, 3):
+        numbers = itertools.count()
+        monkeypatch.setattr(secrets, "token_hex", lambda n, numbers=numbers: f"{next(numbers):0{2 * n}x}")
+        stage = Stage(redis_url)
+        stage.redis.flushdb()
+        stage = Stage(redis_url)
+        store, batch = await begun(stage)
+        batch = await store.hold(batch, sending_at=2.0)
+        if name == "take":
+            await store.rest(batch, 0)
+        stage.from_now_on(lambda repeats=repeats: repeats)
+        answer = await ACTS[name](store, batch)
+        found.append((answer, stage.dump()))
+        await stage.close()
+    assert found[0] == found[1] == found[2]
+
+
+async def test_sending_again_counts_what_may_be_paid_twice(redis_url: str) -> None:
+    stage = Stage(redis_url)
+    stage.redis.flushdb()
+    stage = Stage(redis_url)
+    store, batch = await begun(stage)
+    again = await store.resend(await store.hold(batch, sending_at=2.0))
+    assert (again.identity, again.sending_at) == ("b-2", 0.0)
+    assert await store.read("@b") == again
+    assert stage.client.status("j").counters["possible_double_charges"] == 4
+    await stage.close()
+
+
+async def test_what_a_batch_has_claimed_is_its_own_until_it_is_over(redis_url: str) -> None:
+    """Its claims outlast every call and the worker that made them."""
+    stage = Stage(redis_url)
+    stage.redis.flushdb()
+    stage = Stage(redis_url)
+    store, batch = await begun(stage)
+
+    async def claims(ledger: Any, position: int, **more: Any) -> ClaimVerdict:
+        _, _, found = await ledger.claim(REF, MessageId(position), [position], position // 2, **more)
+        verdict: ClaimVerdict = found[0].verdict
+        return verdict
+
+    await store.add_members(batch, 0, [MessageId(0), MessageId(1)])
+    for position in (0, 1):
+        assert await claims(stage.one, position, attempt="@b", batch="@b") is ClaimVerdict.RUN
+    stage.kill(0)
+    stage.clock.ms += 3_600_000
+    assert await claims(stage.two, 0) is ClaimVerdict.OWNED
+    assert await claims(stage.two, 0, attempt="@b", batch="@b") is ClaimVerdict.RUN, "it is told again what it has"
+    job = await stage.one.job("j")
+    assert job is not None
+    lane = job.lanes[0]
+    other = store_of(stage, 1)
+    assert await other.live_members(batch, lane) == {REF: [MessageId(0), MessageId(1)]}
+    assert await other.free_messages(LANE, lane) == {REF: [MessageId(2), MessageId(3)]}
+    taken = await other.take()
+    assert taken is not None and taken.batch is not None
+    with pytest.raises(TurnLost):
+        await store.drop(batch)
+    await other.drop(taken.batch)
+    assert await claims(stage.two, 0) is ClaimVerdict.RUN
+    await stage.close()
