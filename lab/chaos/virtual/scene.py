@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,6 +147,7 @@ class Scene:
             node.alive = False
             for pending in asyncio.all_tasks(node.loop):
                 pending._log_destroy_pending = False  # type: ignore[attr-defined]
+                _throw_away(pending.get_coro())
             node.loop._ready.clear()  # type: ignore[attr-defined]
             node.loop._scheduled.clear()  # type: ignore[attr-defined]
             node.loop.close()
@@ -204,3 +207,15 @@ class Scene:
         if not self.unequal and not died:
             for found in books.check_pools(world, self.shape.pools):
                 world.fail(found)
+
+
+def _throw_away(coroutine: Any) -> None:
+    """End a coroutine here, and not when Python collects it, which may be in the midst of something else. Its clean-up
+    cannot be finished, for its loop turns no more."""
+    tell, sys.unraisablehook = sys.unraisablehook, lambda _: None  # of what its clean-up began and nobody waits for
+    try:
+        while coroutine.cr_frame is not None:  # each time ends the wait at which its clean-up stands
+            with contextlib.suppress(Exception):
+                coroutine.close()
+    finally:
+        sys.unraisablehook = tell
