@@ -76,8 +76,29 @@ def _texts(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+JUDGES_OWN = ("temperature", "max_tokens", "effort", "seed", "service_tier")
+"""The parameters of calls that a judge has as fields of its own."""
+RENAMED = ("temperature", "effort", "seed", "service_tier")
+"""Those of them whose names at the provider a pool may tell."""
+_EFFORT_FIELDS = {"openai": "reasoning_effort", "anthropic": "output_config.effort"}
+
+# What each call has anyway: another value would change what is asked, how it is paid or what can be read of the answer.
+_OF_EACH_CALL = (
+    *JUDGES_OWN, "model", "messages", "system", "max_completion_tokens", "response_format", "output_config", "tools",
+    "tool_choice", "stream", "n", "prompt_cache_key",
+)  # fmt: skip
+
+
 def _names(value: list[str]) -> list[str]:
     _only(len(value) <= 50 and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in value))
+    _only(set(value).isdisjoint(_OF_EACH_CALL))
+    return value
+
+
+def _param_names(value: dict[str, str]) -> dict[str, str]:
+    for text in value.values():
+        _only(re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,3})?", text))
+        _only(text in RENAMED or text not in _OF_EACH_CALL)
     return value
 
 
@@ -165,7 +186,19 @@ Seconds = Annotated[
 Texts = Annotated[
     dict[str, str], AfterValidator(_texts), Field(description="a table of texts without control characters")
 ]
-Names = Annotated[list[str], AfterValidator(_names), Field(description="a list of up to 50 names of parameters")]
+Names = Annotated[
+    list[str],
+    AfterValidator(_names),
+    Field(description=f"a list of up to 50 names of parameters, without {', '.join(_OF_EACH_CALL)}"),
+]
+ParamNames = Annotated[
+    dict[str, str],
+    AfterValidator(_param_names),
+    Field(
+        description='a table of parameters and their names at the provider, such as { seed = "random_seed" }; "" for '
+        "one that it does not have"
+    ),
+]
 Labels = Annotated[
     dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
 ]
@@ -243,7 +276,7 @@ class PoolSpec(BaseModel):
     effort: MaybeText = None
     service_tier: MaybeText = None
     params: Names = []
-    param_names: Texts = {}
+    param_names: ParamNames = {}
     prompt_caching: Flag = False
     price: Prices = {}
     road: Literal["online", "batch", "flex"] = "online"
@@ -252,6 +285,12 @@ class PoolSpec(BaseModel):
     def price_table(self, model: str) -> Mapping[str, Any] | None:
         """Return what the file says of a model's price, None if it says nothing."""
         return self.price.get(model) or (self.price.get("") if model == self.model else None)
+
+    def field_of(self, parameter: str) -> str:
+        """Return the name of a parameter in calls of this pool, a dot leading into an object; "" if the file says that
+        the provider has no such parameter."""
+        default = _EFFORT_FIELDS[self.dialect] if parameter == "effort" else parameter
+        return self.param_names.get(parameter, default)
 
     @property
     def has_batches(self) -> bool:
@@ -466,6 +505,7 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         raise PoolsError("road must be 'online': its provider has no flex service, got 'flex'")
     if spec.service_tier == "flex":
         raise PoolsError("service_tier must not be 'flex'; road = \"flex\" asks for that service")
+    _check_param_names(spec)
     if spec.limit is None and not spec.adaptive:
         raise PoolsError("adaptive = false needs a limit to hold")
     # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
@@ -481,6 +521,18 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
     }
     defaults = {key: value for key, value in implied.items() if key not in fields}
     return defaults | ({"api_key_env": None} if spec.api_key_env == "" else {})
+
+
+def _check_param_names(spec: PoolSpec) -> None:
+    """Raise `PoolsError` for a name that no call has, or for a parameter that the pool both sets and says to lack."""
+    known = [*RENAMED, *spec.params]
+    for name in spec.param_names:
+        if name not in known:
+            raise PoolsError(f"param_names: unknown parameter {_excerpt(name)}{alternatives(name, known)}")
+    for name in ("effort", "service_tier"):
+        value = getattr(spec, name)
+        if value is not None and spec.param_names.get(name) == "":
+            raise PoolsError(f"{name} must be left out where param_names says that there is none, got {value!r}")
 
 
 def _is_own_host(provider: str, url: str | None) -> bool:

@@ -96,6 +96,11 @@ JOBS: list[tuple[dict[str, Any], str]] = [
                            "got 'a b'"),
     (of_agent(pool="smi"), "agents: 'a': there is no pool 'smi'; did you mean 'sim'?"),
     (of_agent(pool="gpt-4"), "agents: 'a': there is no pool 'gpt-4'; there are sim"),
+    (of_agent(params={"top_k": 40}), "agents: 'a': params.top_k: pool 'sim' allows none (`params` in the pools file), "
+                                     "got 40"),
+    (of_agent(params={"seed": 3}), "agents: 'a': params.seed: belongs beside params, as the judge's seed, got 3"),
+    (of_agent(effort="hgih"), "agents[0].effort: must be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max', "
+                              "got 'hgih'; did you mean high?"),
     (of_dimension(scale="pas_fail"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, got "
                                      "'pas_fail'; did you mean 'pass_fail'?"),
     ({"panel": "medain"}, "panel.combine: must be 'mean', 'median', 'trimmed', 'majority', 'weighted', 'worst', "

@@ -13,7 +13,7 @@ import pytest
 
 from dicast.app.aio import AsyncClient
 from dicast.app.application import create_app
-from dicast.app.domain.refusals import InvalidJob
+from dicast.app.domain.refusals import InvalidJob, JobRefused
 from dicast.app.ledger.client import JobConflict, UnknownJob
 from dicast.app.ledger.records import JobState
 from dicast.app.tasks import evaluate
@@ -62,6 +62,17 @@ def test_an_id_that_nobody_submitted_is_not_waited_for(
     monkeypatch.setattr("dicast.app.tasks.app", app)
     with pytest.raises(UnknownJob, match=r"no job 'job\.yaml'"):
         evaluate.delay("job.yaml")
+    app.close()
+
+
+def test_a_parameter_that_no_pool_allows_is_told_to_whoever_submits_it(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(environ)
+    monkeypatch.setattr("dicast.app.tasks.app", app)
+    with pytest.raises(JobRefused, match=r"'a': params\.top_k: pool 'sim' allows none .*, got 40"):
+        evaluate.delay({**JOB, "agents": [{"name": "a", "params": {"top_k": 40}}]})
+    assert list(app.ledger.jobs()) == []
     app.close()
 
 

@@ -24,6 +24,15 @@ provider = "local"
 [pools.openai]
 provider = "openai"
 model = "gpt-4.1-mini"
+[pools.tuned]
+provider = "simulated"
+effort = "low"
+params = ["top_p", "stop", "reasoning", "reasoning_effort"]
+param_names = { seed = "", temperature = "heat" }
+[pools.router]
+provider = "simulated"
+params = ["reasoning"]
+param_names = { effort = "reasoning.effort" }
 [pools.eu]
 provider = "simulated"
 labels = { region = "eu", disk = "ssd" }
@@ -88,6 +97,39 @@ def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app
             "mean pool 'openai' or 'gateway'?",
         ),
         ({"pool": "small", "model": "gpt-4o"}, JobRefused, "pool 'small' serves 'SmolLM2-135M-Instruct' alone"),
+        (
+            {"pool": "tuned", "params": {"top_p": 1, "topp": 0.5}},
+            JobRefused,
+            "agents: 'a0': params.topp: pool 'tuned' allows top_p, stop, reasoning, reasoning_effort (`params` in the "
+            "pools file), got 0.5",
+        ),
+        (
+            {"deployments": [{"pool": "tuned"}, {"pool": "sim"}], "params": {"top_p": 1}},
+            JobRefused,
+            "agents: 'a0': params.top_p: pool 'sim' allows none (`params` in the pools file), got 1",
+        ),
+        (
+            {"pool": "tuned", "seed": 7},
+            JobRefused,
+            "agents: 'a0': seed: pool 'tuned' has no such parameter (`param_names` in the pools file), got 7",
+        ),
+        (
+            {"pool": "tuned", "params": {"reasoning_effort": "high"}},
+            JobRefused,
+            "agents: 'a0': params.reasoning_effort: pool 'tuned' sends it as reasoning_effort, and effort as "
+            "reasoning_effort: one must be left out, got 'high'",
+        ),
+        (
+            {"pool": "router", "effort": "low", "params": {"reasoning": {"max_tokens": 5}}},
+            JobRefused,
+            "agents: 'a0': params.reasoning: pool 'router' sends it as reasoning, and effort as reasoning.effort: one "
+            "must be left out, got {'max_tokens': 5}",
+        ),
+        (
+            {"pool": "tuned", "params": {"temperature": 1}},
+            JobRefused,
+            "agents: 'a0': params.temperature: belongs beside params, as the judge's temperature, got 1",
+        ),
     ],
 )
 def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint):
@@ -105,10 +147,20 @@ def test_mistakes_are_refused_with_field_and_value(app, agent, error, complaint)
         {"pool": "openai", "model": "ft:gpt-4.1/x"},
         {"model": "org/model"},
         {"model": "gpt-4o"},
+        {"pool": "tuned", "temperature": 1, "effort": "high", "params": {"top_p": 1, "reasoning": {"max_tokens": 5}}},
+        {"pool": "router", "params": {"reasoning": {"max_tokens": 5}}},
     ],
 )
-def test_models_that_their_pool_may_serve_are_taken(app, agent):
+def test_models_and_parameters_that_their_pool_may_have_are_taken(app, agent):
     assert app.submit(a_job(agent))
+
+
+def test_a_kind_of_service_is_asked_for_once(app):
+    """`flex` is one, which would take the place of the judge's."""
+    flex = {"name": "a0", "pool": "openai", "service_tier": "priority"}
+    with pytest.raises(JobRefused, match=r"'a0': service_tier: must be left out where the road is flex.*'priority'"):
+        app.submit(a_job(flex, road="flex"))
+    assert app.submit(a_job(flex)) and app.submit(a_job({"pool": "openai"}, road="flex"))
 
 
 def test_a_job_whose_time_is_over_before_it_begins_is_refused(app):

@@ -70,7 +70,7 @@ class AnthropicProvider:
             http = _HttpClient(max_response_bytes=max_response_bytes, timeout_s=timeout_s, trust_env=spec.trust_env)
             self._post = SdkPost(_client(spec, key, url, http), PATH, anthropic.APIStatusError)
         self.caches = spec.prompt_caching
-        self._options = exchange.Options(spec, {"effort": "output_config.effort"})
+        self._options = exchange.Options(spec)
         self.exchange = Exchange(
             sdk_error=(anthropic.AnthropicError,),
             redactor=Redactor([api_key or "", *spec.headers.values()]),

@@ -27,7 +27,7 @@ from dicast.app.domain.opinion import CallUsage, Usage
 from dicast.app.domain.text import excerpt
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
-from dicast.config.pools import PoolSpec
+from dicast.config.pools import RENAMED, PoolSpec
 from dicast.workers.policy.headers import retry_after
 
 _MOST_TOKENS = 10**9
@@ -301,19 +301,17 @@ _UNSUPPORTED = re.compile(
 
 
 class Options:
-    """The parameters of a pool's calls that a model may refuse, and can be asked without. `fields` are their names at
-    the provider where they differ from those in jobs; a dot leads into an object."""
+    """The parameters of a pool's calls that a model may refuse, and can be asked without."""
 
-    def __init__(self, spec: PoolSpec, fields: Mapping[str, str]) -> None:
-        self._pool, self._allowed = spec.name, frozenset(spec.params)
+    def __init__(self, spec: PoolSpec) -> None:
+        self._spec, self._allowed = spec, frozenset(spec.params)
         defaults = {"effort": spec.effort, "service_tier": spec.service_tier}
         self._own = {name: value for name, value in defaults.items() if value is not None}
-        self._fields = {**fields, **spec.param_names}
 
     def add(self, body: dict[str, Any], request: ChatRequest) -> None:
         """Add the request's parameters to its body. Raises `ProviderFailure` if the pool does not allow one."""
         for name, value in self._sent(request).items():
-            *path, key = self._fields.get(name, name).split(".")
+            *path, key = self._spec.field_of(name).split(".")
             holder = body
             for step in path:
                 holder = holder.setdefault(step, {})
@@ -329,22 +327,29 @@ class Options:
         return [name for name in self._sent(request) if self._names(name).search(complaint)]
 
     def _sent(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the parameters that are sent. Jobs are checked for the others when they are submitted, but perhaps by
+        another pools file."""
+        pool = self._spec.name
         if foreign := [name for name in request.params if name not in self._allowed and name not in _NAMED]:
-            why = f"pool {self._pool!r} does not allow the parameter {foreign[0]!r}: its `params` do not name it"
+            why = f"pool {pool!r} does not allow the parameter {foreign[0]!r}: its `params` do not name it"
             raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
         temperature = {} if request.temperature is None else {"temperature": request.temperature}
         parameters = {**temperature, **self._own, **request.params}
-        return {name: value for name, value in parameters.items() if name not in request.dropped}
+        sent = {name: value for name, value in parameters.items() if name not in request.dropped}
+        if missing := [name for name in sent if not self._spec.field_of(name)]:
+            why = f"pool {pool!r} has no parameter {missing[0]!r}, as its `param_names` say"
+            raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
+        return sent
 
     def _names(self, name: str) -> re.Pattern[str]:
-        field = self._fields.get(name, name)
+        field = self._spec.field_of(name)
         last = field.rpartition(".")[2]
         head, *tail = last.split("_")
         alike = {field, last, head + "".join(part.title() for part in tail)}
         return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, sorted(alike)))})(?![A-Za-z0-9_])")
 
 
-_NAMED = frozenset({"effort", "seed", "service_tier"})
+_NAMED = frozenset(RENAMED) - {"temperature"}
 _WORDS_CHARS = 2000
 
 

@@ -124,7 +124,7 @@ class OpenAIProvider:
         self._spec, self._key, self._url, self._timeout = spec, key, url, timeouts(timeout_s)
         self._post, sdk_error = _post(spec, key, url, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
         self.caches = spec.prompt_caching
-        self._options = exchange.Options(spec, {"effort": "reasoning_effort"})
+        self._options = exchange.Options(spec)
         self.exchange = Exchange(
             sdk_error=sdk_error,
             redactor=Redactor([api_key or "", *spec.headers.values()]),

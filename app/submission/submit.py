@@ -31,7 +31,7 @@ from dicast.app.submission.images import ItemInspector, with_absolute_paths
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
 from dicast.app.submission.libraries import Trials, calibration_warnings, with_calibration, with_rubrics
 from dicast.app.tracing import HEADER, Tracer, current
-from dicast.config.pools import PROVIDERS, Dialect, Pools, PoolSpec, UnknownPool
+from dicast.config.pools import JUDGES_OWN, PROVIDERS, RENAMED, Dialect, Pools, PoolSpec, UnknownPool
 from dicast.config.settings import Settings
 from dicast.errors import nearest
 from dicast.workers.nodes.registry import Node
@@ -143,8 +143,10 @@ def prepare(
     if isinstance(job.items, list):
         _check_units(job, len(job.items), settings.max_units)
     specs = [_pool_specs(agent, pools) for agent in job.agents]
-    for agent, of_agent in zip(job.agents, specs, strict=True):
+    roads = [_road(job, agent, of_agent) for agent, of_agent in zip(job.agents, specs, strict=True)]
+    for agent, of_agent, road in zip(job.agents, specs, roads, strict=True):
         _check_labels(agent.name, of_agent, job.labels, pools)
+        _check_parameters(agent, of_agent, road)
     batching = settings.batching_enabled if job.batching is None else job.batching
     batching = batching and all(dimension.template is None for dimension in job.dimensions)
     plan = lanes(
@@ -153,7 +155,7 @@ def prepare(
         job.rounds,
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
         stages_of(job),
-        [_road(job, agent, of_agent) for agent, of_agent in zip(job.agents, specs, strict=True)],
+        roads,
     )
     check_probes(job, plan)
     extra: dict[str, str] = {}
@@ -168,8 +170,7 @@ def prepare(
         trials.add(item)
         expected.add(item)
 
-    visit = inspector.inspecting(count)
-    text_bytes, item_ids, fingerprint = _survey_items(job, visit, settings)
+    text_bytes, item_ids, fingerprint = _survey_items(job, inspector.inspecting(count), settings)
     if fingerprint is not None:
         extra["fingerprint"] = fingerprint
     trials.finish()
@@ -409,6 +410,48 @@ def _road(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> Road:
             "`online`"
         )
     return road
+
+
+def _check_parameters(agent: Agent, specs: Sequence[PoolSpec], road: Road) -> None:
+    """Raise `JobRefused` for a parameter that a pool of the agent does not allow or does not have, or whose place in
+    calls another one takes, so that it would be lost without a word."""
+    judge = f"agents: {agent.name!r}:"
+    for name, value in agent.params.items():
+        if name in JUDGES_OWN:
+            raise JobRefused(
+                f"{judge} params.{name}: belongs beside params, as the judge's {name}, got {_shown(value)}"
+            )
+    if agent.service_tier is not None and road == "flex":
+        raise JobRefused(
+            f"{judge} service_tier: must be left out where the road is flex, which is one, got {agent.service_tier!r}"
+        )
+    for spec in specs:
+        taken: dict[str, str] = {}
+        for name, value in _parameters(agent, spec).items():
+            where, field = f"{judge} {'params.' if name in agent.params else ''}{name}", spec.field_of(name)
+            if name in agent.params and name not in spec.params:
+                why = f"pool {spec.name!r} allows {', '.join(spec.params) or 'none'} (`params` in the pools file)"
+                raise JobRefused(f"{where}: {why}, got {_shown(value)}")
+            if not field:
+                why = f"pool {spec.name!r} has no such parameter (`param_names` in the pools file)"
+                raise JobRefused(f"{where}: {why}, got {_shown(value)}")
+            for other, place in taken.items():
+                if f"{field}.".startswith(f"{place}.") or place.startswith(f"{field}."):
+                    why = f"pool {spec.name!r} sends it as {field}, and {other} as {place}: one must be left out"
+                    raise JobRefused(f"{where}: {why}, got {_shown(value)}")
+            taken[name] = field
+
+
+def _parameters(agent: Agent, spec: PoolSpec) -> dict[str, Any]:
+    """Return what an agent's calls of a pool are asked with: the pool's own parameters, the agent's and its `params`,
+    without the place that a later one takes of an earlier one of the same name."""
+    own = {name: getattr(spec, name) for name in ("effort", "service_tier")}
+    given = {name: value for name in RENAMED if (value := getattr(agent, name)) is not None}
+    return {name: value for name, value in own.items() if value is not None} | given | agent.params
+
+
+def _shown(value: Any) -> str:
+    return excerpt(repr(value), 80)
 
 
 def _models(agent: Agent, specs: Sequence[PoolSpec]) -> list[str]:

@@ -252,6 +252,39 @@ def test_any_options_survive(provider, options):
     assert Pools.parse(pools.to_toml()) == pools
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('params = ["top_p", "messages"]', "params must be a list of up to 50 names of parameters, without temp"),
+        ('params = ["n"]', "tool_choice, stream, n, prompt_cache_key, got ['n']"),
+        ('param_names = { seed = "messages" }', "param_names must be a table of parameters and their names"),
+        ('param_names = { seed = "a b" }', "param_names must be a table of parameters and their names"),
+        ('param_names = { sed = "random_seed" }', "param_names: unknown parameter 'sed'; did you mean 'seed'?"),
+        ('param_names = { top_k = "topK" }', "param_names: unknown parameter 'top_k'"),
+        (
+            'effort = "low"\nparam_names = { effort = "" }',
+            "effort must be left out where param_names says that there is none, got 'low'",
+        ),
+    ],
+)
+def test_parameters_that_calls_cannot_have_are_refused(lines, said):
+    with pytest.raises(PoolsError) as refused:
+        one(f'provider = "openai"\nmodel = "m"\n{lines}')
+    assert said in str(refused.value)
+
+
+def test_parameters_have_the_names_that_the_file_says():
+    spec = one(
+        'provider = "openai"\nmodel = "m"\nparams = ["top_k"]\n'
+        'param_names = { seed = "random_seed", top_k = "extra.topK", service_tier = "" }'
+    ).get("p")
+    names = ("temperature", "effort", "seed", "service_tier", "top_k")
+    assert [spec.field_of(name) for name in names] == [
+        "temperature", "reasoning_effort", "random_seed", "", "extra.topK"
+    ]  # fmt: skip
+    assert one('provider = "anthropic"\nmodel = "m"').get("p").field_of("effort") == "output_config.effort"
+
+
 def test_unknown_pools_propose_the_nearest():
     with pytest.raises(UnknownPool, match=r"there is no pool 'openia'; did you mean 'openai'\?"):
         Pools.load(SHIPPED).get("openia")

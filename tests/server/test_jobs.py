@@ -81,6 +81,12 @@ def test_yaml_is_taken_as_the_command_line_takes_it(http: httpx2.Client) -> None
         ({**JOB, "id": "../x"}, 422, "invalid-job", "id: may hold only letters"),
         ({**JOB, "id": "a" * 129}, 422, "invalid-job", "at most 128 characters"),
         ({**JOB, "agents": [{"name": "a", "pool": "nope"}]}, 422, "job-refused", "'nope'"),
+        (
+            {**JOB, "agents": [{"name": "a", "params": {"top_k": 40}}]},
+            422,
+            "job-refused",
+            "agents: 'a': params.top_k: pool 'sim' allows none (`params` in the pools file), got 40",
+        ),
         ({**JOB, "agents": [{"name": "a", "pool": "http://127.0.0.1"}]}, 422, "invalid-job", "names a pool"),
         ({**JOB, "base_url": "http://evil"}, 422, "invalid-job", "addresses belong to pools"),
         ({**JOB, "items": "http://169.254.169.254/x.jsonl"}, 403, "file-refused", "no uploaded file"),
