@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import re
 import socket
@@ -18,13 +19,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import ConnectionError as StoreAway
 
-from dicast.app.cluster.metrics import Demand, MetricsServer, ProcessMetrics, SharedCollector
+from dicast.app.cluster.metrics import Demand, MetricsServer, ProcessMetrics, SharedCollector, read_scrape
 from dicast.app.cluster.snapshot import SharedState
+from dicast.app.ledger.batches import BatchRecord, BatchStage, BatchStore, LaneRef, new_batch
 from dicast.app.ledger.work import LedgerWork
 from dicast.workers.admission.pool_state import BudgetState, ModelHealth
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import LimitCause, RulesStatus
 from dicast.workers.policy.wanted import Wanted
+from dicast.workers.store.connection import connect_async
+from dicast.workers.store.keys import Keys
 from tests.command import ROOT, Dicast
 from tests.workers.test_pool_state import CALM
 
@@ -34,12 +38,22 @@ STATE = replace(
     output_tokens=10, assigned=4, zombies=2, budget_cap=7,
 )  # fmt: skip
 NODE = Node.for_this_process("w@h", limit=1, slots=9)
+LANE = LaneRef("j", "n", 0)
+BATCHES = [
+    BatchRecord(
+        "@a", LANE, "openai:eu", "m", BatchStage.SENT, 400, 8000, formed_at=100.0, state="running", done=90, failed=10
+    ),
+    BatchRecord("@b", LANE, "openai:eu", "m", BatchStage.SENT, 100, 1000, formed_at=700.0, state="running"),
+    BatchRecord("@c", LANE, "openai:eu", "small", BatchStage.SEALED, 5, 50, formed_at=900.0),
+]
 DEMAND = Demand(
     LedgerWork(2, 50, 8, []),
     Wanted(3, {"openai:eu": 8}, {"openai:eu": 2}, {"openai:eu": 38}),
     1,
     {"openai:eu": 0},
     {"unsigned": 5},
+    batches=BATCHES,
+    now=1000.0,
 )
 SHARED = SharedState([STATE], [(NODE, RulesStatus(9, 4, 0.25, 390.0, "CPU 390 %", 12, cause=LimitCause.CPU_HIGH))])
 
@@ -100,14 +114,51 @@ def test_every_metric_is_documented_and_the_other_way_round(registry: CollectorR
         ("dicast_node_cpu_percent", {}, 390),
         ("dicast_assignments_total", {"pool": "p", "model": "m"}, 1),
         ("dicast_assignment_score_sum", {}, 0.42),
+        ("dicast_batches", {"state": "running"}, 2),
+        ("dicast_batches", {"state": "sealed"}, 1),
+        ("dicast_batch_age_seconds", {"state": "running"}, 900),
+        ("dicast_batch_age_seconds", {"state": "sealed"}, 100),
+        ("dicast_batch_queued_requests", {"model": "m"}, 400),
+        ("dicast_batch_queued_tokens", {"model": "m"}, 7000),
+        ("dicast_batch_queued_tokens", {"model": "small"}, 50),
     ],
 )
 def test_values_and_labels(registry: CollectorRegistry, name: str, labels: dict[str, str], value: float) -> None:
-    if name.startswith(("dicast_pool", "dicast_budget")):
+    if name.startswith(("dicast_pool", "dicast_budget", "dicast_batch")):
         labels = {"pool": "openai:eu", **labels}
     if name.startswith(("dicast_parallelism", "dicast_node")):
         labels = {"node": "w@h", "host": NODE.host, **labels}
     assert registry.get_sample_value(name, labels) == pytest.approx(value)
+
+
+async def test_batches_in_the_store_are_counted_until_they_are_over(redis_url: str) -> None:
+    keys = Keys("dicast-metrics")
+
+    async def sample(name: str, **labels: str) -> float | None:
+        registry = CollectorRegistry()
+        scraped = await asyncio.to_thread(read_scrape, redis_url, keys, 9, 9)
+        registry.register(SharedCollector(lambda: scraped))
+        return registry.get_sample_value(name, {"pool": "p", **labels})
+
+    async with connect_async(redis_url) as client:
+        store = BatchStore(client, keys, "node")
+        began = time.time() - 3600
+        forming, sealed = [await store.begin(new_batch(LANE, "p", "m", began)) for _ in range(2)]
+        sent = await store.rest(sealed, 0, stage=BatchStage.SENT, requests=10, tokens=500, state="running")
+        assert (
+            await sample("dicast_batches", state="running") == await sample("dicast_batches", state="collecting") == 1
+        )
+        age = await sample("dicast_batch_age_seconds", state="running")
+        assert age is not None and 3600 <= age < 3700
+        assert await sample("dicast_batch_queued_requests", model="m") == 10
+        sent = await store.rest(sent, 0, state="finalizing", done=7, failed=1)
+        assert await sample("dicast_batches", state="running") is None
+        assert await sample("dicast_batches", state="finalizing") == 1
+        assert await sample("dicast_batch_queued_requests", model="m") == 2
+        assert await sample("dicast_batch_queued_tokens", model="m") == 100
+        for batch in (forming, sent):
+            await store.drop(batch)
+        assert await sample("dicast_batches", state="finalizing") is None
 
 
 def test_a_store_that_is_away_leaves_what_the_process_counts() -> None:

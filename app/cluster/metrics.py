@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
@@ -23,6 +25,8 @@ from redis.exceptions import RedisError
 from dicast.app.cluster.snapshot import SharedState, read_shared
 from dicast.app.domain.cost import PurseStanding
 from dicast.app.domain.price import PICO
+from dicast.app.ledger.batches import BatchRecord, list_batches
+from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.work import LedgerWork, read_purses, unended_work
 from dicast.workers.admission.pool_state import STALE_S, Availability, BudgetState, PoolState
 from dicast.workers.nodes.registry import Node
@@ -40,7 +44,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The work that has not ended, the workers that it is worth, how many workers live, how many of them take each
-    pool's units, and how many messages were ever set aside, by reason."""
+    pool's units, how many messages were ever set aside, by reason, and the batches that are not over at `now`, which is
+    Unix time in seconds."""
 
     work: LedgerWork
     wanted_workers: Wanted
@@ -48,6 +53,8 @@ class Demand:
     serving: Mapping[str, int]
     dead_letters: Mapping[str, int]
     purses: Sequence[PurseStanding] = ()
+    batches: Sequence[BatchRecord] = ()
+    now: float = 0.0
 
 
 def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[SharedState, Demand]:
@@ -57,11 +64,11 @@ def read_scrape(store_url: str, keys: Keys, most: int, slots: int) -> tuple[Shar
     with connect(store_url) as client:
         work = unended_work(client, keys)
         dead = client.hgetall(keys.refused_messages)
-        purses = read_purses(client, keys)
+        purses, batches = read_purses(client, keys), list_batches(client, LedgerKeys(keys))
     dead_letters = {reason: int(count) for reason, count in dead.items()}
     workers = _wanted_workers(work, shared, most, slots)
     serving = {pool: sum(_serves(node, pool) for node, _ in shared.nodes) for pool in workers.calls}
-    return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters, purses)
+    return shared, Demand(work, workers, len(shared.nodes), serving, dead_letters, purses, batches, time.time())
 
 
 def scrape_of_nothing(slots: int) -> tuple[SharedState, Demand]:
@@ -161,6 +168,30 @@ def purse_metrics(purses: Sequence[PurseStanding]) -> Iterator[Metric]:
         yield from (spent, reserved, unknown, today, month)
 
 
+def batch_metrics(batches: Sequence[BatchRecord], now: float) -> Iterator[Metric]:
+    """Yield how many batches are on the way or at their providers, and what waits in them. A state is as the provider
+    told last; before it was told any, it is the stage. Tokens are estimates of the input."""
+    number = GaugeMetricFamily("dicast_batches", "Batches that are not over", labels=["pool", "state"])
+    age = GaugeMetricFamily("dicast_batch_age_seconds", "Since the oldest was formed", labels=["pool", "state"])
+    requests = GaugeMetricFamily("dicast_batch_queued_requests", "Of batches, not done", labels=["pool", "model"])
+    tokens = GaugeMetricFamily("dicast_batch_queued_tokens", "Input of those requests", labels=["pool", "model"])
+    formed: dict[tuple[str, str], list[float]] = {}
+    queued: Counts[tuple[str, str]] = Counts()
+    queued_tokens: Counts[tuple[str, str]] = Counts()
+    for batch in batches:
+        formed.setdefault((batch.pool, batch.state or batch.stage.value), []).append(batch.formed_at)
+        waiting = max(0, batch.requests - batch.done - batch.failed)
+        queued[batch.pool, batch.model] += waiting
+        queued_tokens[batch.pool, batch.model] += round(batch.tokens * waiting / max(1, batch.requests))
+    for labels, instants in sorted(formed.items()):
+        number.add_metric(labels, len(instants))
+        age.add_metric(labels, max(0.0, now - min(instants)))
+    for labels in sorted(queued):
+        requests.add_metric(labels, queued[labels])
+        tokens.add_metric(labels, queued_tokens[labels])
+    yield from (number, age, requests, tokens)
+
+
 CHECK_EVERY_S = 1.0
 SCORES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -186,6 +217,7 @@ class SharedCollector(Collector):
         yield from node_metrics(shared.nodes)
         yield from demand_metrics(demand)
         yield from purse_metrics(demand.purses)
+        yield from batch_metrics(demand.batches, demand.now)
 
 
 class ProcessMetrics:
