@@ -101,6 +101,8 @@ def test_a_report_can_be_read_by_everybody_on_every_screen(tmp_path: Path, brows
         page.evaluate(f"() => {{ {AXE}; window.axe = axe; }}")
         found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         assert [(of["id"], [node["html"] for node in of["nodes"]]) for of in found["violations"]] == [], scheme
+        page.evaluate("document.querySelectorAll('details').forEach(folded => folded.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{width}, all of it unfolded"
         page.close()
 
 

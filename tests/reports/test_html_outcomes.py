@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dicast.app.domain.figure import Figure
+from dicast.app.domain.figure import Figure, figure_text
 from dicast.app.domain.judge_statistics import (
     CalibratedRater,
     ProbeStatistics,
@@ -23,11 +23,13 @@ from dicast.app.domain.judge_statistics import (
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
-from dicast.app.reports import files
+from dicast.app.domain.text import percent
+from dicast.app.reports import files, formats
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.html.outcomes import calibration
 from dicast.app.reports.html.page import write_report
 from dicast.app.reports.statistics import compute, keep
+from tests.reports import kinds
 from tests.reports.building import NOW, builder, files_in, header, opinion
 from tests.reports.test_html import safe
 
@@ -148,6 +150,40 @@ def test_each_section_is_there_where_the_job_has_it(tmp_path: Path) -> None:
     assert "Preferences" in plain
 
 
+def test_agreement_by_group_and_sources_of_variance_have_tables_with_intervals(tmp_path: Path) -> None:
+    from tests.reports.whole import page_text  # which reads this module
+
+    folder, report = kinds.systems(tmp_path)
+    path = write_report(folder, report, tmp_path / "out.html")
+    safe(path.read_text(encoding="utf-8"))
+    text = page_text(path).replace("\u00a0", " ")
+    statistics = report.statistics
+    assert statistics is not None and statistics.components is not None
+    first = statistics.dimensions[0]
+    (group,) = first.groups
+    assert [rater.voice for rater in group.agreement] == [*kinds.JUDGES, "panel"]
+    for rater in group.agreement:
+        name = "the panel" if rater.voice == "panel" else rater.voice
+        assert f"{name} | {formats.chance(rater.pearson_p)} | {formats.chance(rater.bias_p)}\n" in text
+        for one in rater.groups:
+            assert f"{name} | {one.name} | {figure_text(one.pearson)} | {figure_text(one.bias)}\n" in text
+    caption = "Where the variance of {} comes from: "
+    for scores, items in (
+        ("the judges’ scores in Correct", "395 items with all scores"),
+        ("people’s ratings in Correct", "80 rated items"),
+        ("the judges’ scores in all dimensions", "395 items with all scores"),
+    ):
+        assert f"{caption.format(scores)}{items}; intervals are for items like these" in text
+    for components in (*first.components, statistics.components):
+        for part in components.components:
+            assert f" | {figure_text(part.variance)} | {percent(part.share)}\n" in text, part.source
+        for design in components.designs:
+            worth = f"{design.generalizability:.2f} | {design.dependability:.2f} | {design.error_of_mean:.3f}"
+            assert f" | {worth}\n" in text, design.design
+    assert "twice the judges: 6 judges × 1 replicate, 400 items | " in text
+    assert "as it is: 2 raters an item, 80 items | " in text
+
+
 def test_a_plain_job_has_none_of_them(tmp_path: Path) -> None:
     begin(tmp_path, "job-1", NOW)
     files.write_page(
@@ -155,7 +191,7 @@ def test_a_plain_job_has_none_of_them(tmp_path: Path) -> None:
     )
     report = files.finish(tmp_path, "job-1", NOW, header(6))
     text = write_report(job_folder(tmp_path, "job-1"), report, tmp_path / "out.html").read_text(encoding="utf-8")
-    for told in ("its answer", "Preferences", "Labels in", "Checklist of", "escalating panel"):
+    for told in ("its answer", "Preferences", "Labels in", "Checklist of", "escalating panel", "Where the variance"):
         assert told not in text, told
 
 

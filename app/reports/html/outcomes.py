@@ -13,6 +13,7 @@ from typing import Any
 
 from dicast.app.domain.figure import Figure, share_text
 from dicast.app.domain.judge_statistics import (
+    DesignStudy,
     DimensionStatistics,
     GroupDifference,
     GroupMean,
@@ -20,6 +21,7 @@ from dicast.app.domain.judge_statistics import (
     LabelShare,
     PreferenceStatistics,
     RaterStatistics,
+    VarianceComponents,
 )
 from dicast.app.domain.report import DimensionReport, JudgeCell, Report, ReportDimension
 from dicast.app.domain.text import counted, joined
@@ -301,6 +303,7 @@ def _share(figure: Figure | None) -> str:
 
 MOST_RATERS = 12
 MOST_PROBES = 60
+MOST_AGREEMENTS = 60
 MOST_WORDS = 30
 FEWEST_IN_A_POINT = 3
 SIDE = 1.96
@@ -327,6 +330,9 @@ def trust(report: Report) -> dict[str, Any]:
             _dimension(statistics, names.get(statistics.dimension)) for statistics in shown_statistics(report)
         ],
         "more": max(0, len(job_statistics.dimensions) - MOST_PLOTTED) if job_statistics is not None else 0,
+        "variance": [_variance(job_statistics.components, "all dimensions")]
+        if job_statistics is not None and job_statistics.components is not None
+        else [],
     }
 
 
@@ -364,6 +370,7 @@ def _dimension(statistics: DimensionStatistics, dimension: ReportDimension | Non
             for who, among in (("judges", statistics.judges), ("people", statistics.people))
             if among is not None
         ],
+        "variance": [_variance(components, name) for components in statistics.components],
     }
 
 
@@ -499,7 +506,78 @@ def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
         "people_more": max(0, len(group.people_differences) - MOST_DIFFERENCES),
         "differences": _differences(group.differences),
         "more": max(0, len(group.differences) - MOST_DIFFERENCES),
+        **_agreement_by_group(group),
     }  # fmt: skip
+
+
+def _agreement_by_group(group: GroupStatistics) -> dict[str, Any]:
+    """Return how far each rater agrees with people in each group, and whether it does so equally in all of them."""
+    rows = [
+        (_voice(rater.voice), formats.name(one.name), formats.figure(one.pearson), formats.figure(one.bias))
+        for rater in group.agreement
+        for one in rater.groups
+    ]
+    return {
+        "cluster": formats.name(group.cluster),
+        "agreement": rows[:MOST_AGREEMENTS],
+        "more_agreement": max(0, len(rows) - MOST_AGREEMENTS),
+        "equal": [
+            (_voice(rater.voice), formats.chance(rater.pearson_p), formats.chance(rater.bias_p))
+            for rater in group.agreement[:MOST_AGREEMENTS]
+        ],
+    }
+
+
+def _voice(name: str) -> str:
+    return "the panel" if name == "panel" else formats.name(name)
+
+
+_SOURCES = {
+    "item": "items: some are better than others",
+    "judge": "judges: some are stricter than others",
+    "rater": "raters: some are stricter than others",
+    "dimension": "dimensions: scores are higher in some",
+    "item x judge": "items × judges: which items a judge likes",
+    "residual": "residual: all else, such as chance",
+}
+_SCORES_OF = {
+    "judges": ("the judges’ scores", "items with all scores; intervals are for items like these, and these judges"),
+    "people": ("people’s ratings", "rated items; intervals are for items like these, and these raters"),
+    "dimensions": (
+        "the judges’ scores", "items with all scores; intervals are for items like these, these judges and dimensions"
+    ),
+}  # fmt: skip
+"""Whose scores they are, and what their intervals speak of."""
+
+
+def _variance(components: VarianceComponents, name: str) -> dict[str, Any]:
+    """Return where the variance of scores comes from, and what other designs would be worth."""
+    scores, population = _SCORES_OF[components.of]
+    return {
+        "scores": f"{scores} in {name}",
+        "population": f"{components.items:,} {population}",
+        "reason": formats.one_line(components.reason) if components.reason is not None else "",
+        "sources": [
+            (
+                _SOURCES.get(part.source, part.source.replace(" x ", " × ")),
+                formats.figure(part.variance), formats.percent(part.share),
+            )
+            for part in components.components
+        ],
+        "designs": [
+            (
+                _design(design, "rater" if components.of == "people" else "judge"),
+                formats.number(design.generalizability), formats.number(design.dependability),
+                formats.number(design.error_of_mean, 3),
+            )
+            for design in components.designs
+        ],
+    }  # fmt: skip
+
+
+def _design(design: DesignStudy, source: str) -> str:
+    replicates = f" × {counted(design.replicates, 'replicate')}" if source == "judge" else " an item"
+    return f"{design.design}: {counted(design.sources, source)}{replicates}, {counted(design.items, 'item')}"
 
 
 def _ranks(means: Sequence[GroupMean], ranks: Sequence[list[float] | None]) -> list[tuple[str, ...]]:
