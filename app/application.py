@@ -408,7 +408,8 @@ class Dicast(Celery):  # type: ignore[misc]
         if spec is None:
             return slo
         pool_options = {
-            name: getattr(spec, name) for name in ("limit", "ceiling", "adaptive", "rpm", "tpm", "project_max")
+            name: getattr(spec, name)
+            for name in ("limit", "ceiling", "adaptive", "rpm", "tpm", "latency_target_s", "project_max")
         }
         return replace(slo, **pool_options)
 

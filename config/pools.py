@@ -242,7 +242,8 @@ class PoolSpec(BaseModel):
     `base_url` None is the provider's own address or, for `local` and `simulated`, the one found when it is started.
     `cut_frees`: the provider is known to end a call when its connection is closed, so a call that was cut is no longer
     open there. `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT
-    does. `labels` are those that a node must have to take the pool's units.
+    does. `latency_target_s` is what the median latency of calls is kept below. `labels` are those that a node must have
+    to take the pool's units.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -265,6 +266,7 @@ class PoolSpec(BaseModel):
     adaptive: Flag = True
     rpm: Requests = None
     tpm: Tokens = None
+    latency_target_s: Seconds = None
     project_max: ByProject = {}
     api_version: MaybeText = None
     headers: Texts = {}
@@ -508,6 +510,12 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
     _check_param_names(spec)
     if spec.limit is None and not spec.adaptive:
         raise PoolsError("adaptive = false needs a limit to hold")
+    if spec.latency_target_s is not None:
+        if not spec.adaptive:
+            raise PoolsError("latency_target_s needs a limit that moves, but adaptive is false")
+        if spec.timeout_s is not None and spec.latency_target_s >= spec.timeout_s:
+            bound = f"< timeout_s ({spec.timeout_s:g})"
+            raise PoolsError(f"latency_target_s must be {bound}, got {spec.latency_target_s:g}")
     # A key goes by default only to the provider that issued it: another base_url has to ask for one by name.
     own_key = None if spec.base_url else _KEY_VARIABLES.get(provider)
     implied = {

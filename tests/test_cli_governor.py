@@ -79,6 +79,9 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
     at_once("governor", "set", "--pool", "sim", "--project-max", "a=4")
     assert wishes_of(environ)["sim"].pop("project_max") == {"*": 0.5, "a": 4.0}
     at_once("governor", "unset", "--pool", "sim", "project-max")
+    at_once("governor", "set", "--pool", "sim", "--latency-target", "2.5")
+    assert wishes_of(environ)["sim"].pop("latency_target_s") == 2.5
+    at_once("governor", "unset", "--pool", "sim", "latency-target")
     idle = at_once("governor", "show").stdout
     assert " ".join(idle.split()) == "sim idle; limit 7 of at most 9, 0 granted; 9 overrides set live"
     shown = " ".join(at_once("governor", "show", "--pool", "").stdout.split())
@@ -97,6 +100,7 @@ def test_wishes_are_set_shown_and_taken_back(at_once: Dicast, environ: dict[str,
         ("set --pool sim --profile best", "profile must be one of default, classic, rules, fixed, got 'best'"),
         ("set --pool sim --settle 5", "settle_s is for profile 'classic'"),
         ("set --pool sim --break 0", "break_s must be a number >= 0.1, got 0.0"),
+        ("set --pool sim --latency-target 0", "latency_target_s must be a number >= 0.01 and <= 3600, got 0.0"),
         ("set --pool sim --cpu-high 90", "cpu_high is for profile 'rules', not for 'default'"),
         ("set --pool sim --weight a", "weight must be PROJECT=NUMBER, got 'a'"),
         ("set --pool sim --weight a=-1", "weights must be numbers above 0 by project, got {'a': -1.0}"),

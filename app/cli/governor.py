@@ -266,6 +266,7 @@ def _few(names: Iterable[str]) -> str:
 
 WATCH_EVERY_S = 1.0
 SHORT_NAMES = {
+    "latency-target": "latency_target_s",
     "settle": "settle_s", "break": "break_s", "pacing": "pacing_s", "window": "window_s", "sustain": "sustain_s",
     "error-high": "error_high", "error-low": "error_low",
     "slo-target": "slo_target", "slo-window": "slo_window_s", "slo-burn-rate": "slo_burn_rate",

@@ -320,6 +320,9 @@ def governor_show(context: typer.Context, pool: OnePool = None, json: AsJson = F
 Settle = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="How long after a cut nothing changes (profile classic).")
 ]
+LatencyTarget = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Median latency to stay below (profile default).")
+]
 FirstBreak = Annotated[
     float | None, typer.Option("--break", metavar="SECONDS", help="The circuit breaker's first break.")
 ]
@@ -365,6 +368,7 @@ def governor_set(
     floor: Annotated[int | None, typer.Option(metavar="N", help="The least the limit may become.")] = None,
     rpm: Annotated[int | None, typer.Option(metavar="N", help="Requests a minute, never exceeded.")] = None,
     tpm: Annotated[int | None, typer.Option(metavar="N", help="Tokens a minute, never exceeded.")] = None,
+    latency_target: LatencyTarget = None,
     settle: Settle = None,
     break_: FirstBreak = None,
     cpu_high: CpuHigh = None,
@@ -400,6 +404,7 @@ def governor_set(
 
     overrides = {
         "limit": limit, "adaptive": adaptive, "ceiling": ceiling, "floor": floor, "rpm": rpm, "tpm": tpm,
+        "latency_target_s": latency_target,
         "settle_s": settle, "break_s": break_, "cpu_high": cpu_high, "cpu_by": cpu_by,
         "error_high": error_high, "error_low": error_low, "window_s": window, "sustain_s": sustain,
         "slo_target": slo_target, "slo_window_s": slo_window, "slo_burn_rate": slo_burn_rate,

@@ -57,6 +57,7 @@ class PoolChange(BaseModel):
     floor: int | None = None
     rpm: int | None = None
     tpm: int | None = None
+    latency_target_s: float | None = None
     settle_s: float | None = None
     break_s: float | None = None
     cpu_high: float | None = None

@@ -56,6 +56,7 @@ class Behaviour(BaseModel):
     sigma: float = _number(0.0, "spread of the time to answer: shape of a lognormal; 0 is exact", le=5)
     refusal_latency: float = _number(0.0, "time to refuse, s")
     cap: int | None = _number(None, "most calls served at once; 429 above")
+    knee: int | None = _number(None, "calls served at full speed; with more open, each takes as much longer", ge=1)
     rpm: int | None = _number(None, "requests a minute", ge=1)
     tpm: int | None = _number(None, "tokens a minute (for Anthropic: of input)", ge=1)
     output_tpm: int | None = _number(None, "output tokens a minute, charged by use (Anthropic only)", ge=1)

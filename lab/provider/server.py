@@ -363,7 +363,7 @@ class SimulatedAccount(SimulatedProvider):
         self._record.tokens["charged"] += dialect.charge(call)
         self._total.serve()
         lane.meter.serve()
-        latency_s = behaviour.draw_latency_s(self._random)
+        latency_s = behaviour.draw_latency_s(self._random) * max(1.0, lane.meter.open / (behaviour.knee or math.inf))
         cached = self._prefixes.look(dialect.name, call, self._loop.time(), behaviour.cache_minimum)
         if self._chance(behaviour.fail_5xx):
             await asyncio.sleep(min(latency_s, _LONGEST_FAILURE_S))

@@ -78,6 +78,7 @@ def test_the_file_shipped():
             {"limit": 3, "ceiling": 3, "adaptive": False, "rpm": 60, "tpm": 1000, "timeout_s": 5.0, "trust_env": True},
         ),
         ('provider = "local"\nheaders = { x-team = "blue" }', {"headers": {"x-team": "blue"}}),
+        ('provider = "local"\nlatency_target_s = 3', {"latency_target_s": 3.0}),
         ('provider = "local"\nproject_max = 0.5', {"project_max": {"*": 0.5}}),
         ('provider = "local"\nproject_max = { news = 20, "*" = 0.25 }', {"project_max": {"news": 20, "*": 0.25}}),
     ],
@@ -133,6 +134,21 @@ def test_defaults_follow_from_who_answers(lines, expected):
         ('[pools.p]\nprovider = "local"\nrpm = -1', "rpm must be a whole number"),
         ('[pools.p]\nprovider = "local"\ntimeout_s = nan', "timeout_s must be a number of seconds from 0.01 to 3600"),
         ('[pools.p]\nprovider = "local"\ntimeout_s = 0', "timeout_s must be a number of seconds"),
+        *(
+            (
+                f'[pools.p]\nprovider = "local"\nlatency_target_s = {wrong}',
+                f"pool 'p': latency_target_s must be a number of seconds from 0.01 to 3600, got {shown}",
+            )
+            for wrong, shown in (("0", "0"), ("-2", "-2"), ("3601", "3601"), ("true", "True"), ('"2 s"', "'2 s'"))
+        ),
+        (
+            '[pools.p]\nprovider = "local"\nlimit = 2\nadaptive = false\nlatency_target_s = 2',
+            "latency_target_s needs a limit that moves, but adaptive is false",
+        ),
+        (
+            '[pools.p]\nprovider = "local"\ntimeout_s = 2\nlatency_target_s = 2.0',
+            "latency_target_s must be < timeout_s (2), got 2",
+        ),
         ('[pools.p]\nprovider = "local"\nstructured_output = "yes"', "structured_output must be true or false"),
         ('[pools.p]\nprovider = "local"\nstructured_channel = "tool"', "structured_channel must be json_schema"),
         ('[pools.p]\nprovider = "local"\napi_version = "1"', "api_version is for Azure"),
@@ -224,6 +240,7 @@ def test_a_flat_document_is_the_default_pool():
         '[pools."a:b.c"]\nprovider = "local"\nheaders = { x-team = "blue", "x.y" = "z" }\nquery = { q = "1" }',
         'provider = "simulated"\ndialect = "anthropic"\nstructured_output = false\nstructured_channel = "json_schema"',
         'provider = "local"\nlimit = 3\nceiling = 3\nrpm = 60\ntpm = 1000\ntimeout_s = 0.05\ntrust_env = true',
+        'provider = "local"\nlatency_target_s = 1.5\ntimeout_s = 60',
         'provider = "local"\nmax_tokens_field = "max_completion_tokens"\nschema_lengths = false',
         'provider = "local"\nproject_max = { "a b" = 20, "*" = 0.25 }',
         'provider = "local"\nlabels = { region = "eu", "dicast.io/zone" = "b-1" }',

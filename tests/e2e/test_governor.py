@@ -6,6 +6,9 @@ These are short: `python -m lab.bench.governor_http` measures the full figures.
 from __future__ import annotations
 
 import asyncio
+import json
+import statistics
+import urllib.request
 
 import pytest
 
@@ -68,6 +71,22 @@ def test_an_operators_requests_a_minute_are_kept(cluster):
     rate_per_s = (second["calls"] - first["calls"]) / (second["uptime_s"] - first["uptime_s"])
     assert 0.2 < rate_per_s < 2.8
     assert c.report(job_id)["scored"] == 20
+
+
+def test_the_median_latency_is_kept_below_an_operators_target(cluster):
+    """A server that refuses nothing: eight calls at full speed, and each takes longer where more are open."""
+    pools = POOL + "limit = 40\nceiling = 50\nlatency_target_s = 0.5\n"
+    c = cluster("--knee", "8", "--latency", "0.2", pools=pools, MAX_CONCURRENT_LLM_CALLS="50")
+    c.worker()
+    report = c.report(c.submit(a_job(items=30)))
+    with urllib.request.urlopen(f"{c.provider.base_url}/log", timeout=30) as reply:
+        took = [call["end"] - call["arrival"] for call in json.load(reply)]
+    assert report["scored"] == len(took) == 900
+    assert max(took[:60]) > 0.5, "it began with far too many"
+    assert 0.25 < statistics.median(took[600:]) < 0.5
+    state = pool_state(c)
+    assert 8 <= state.limit <= 22
+    assert any(change["reason"] == "slower than the latency target" for change in state.changes)
 
 
 def test_four_projects_share_a_pool_though_one_is_greedy(cluster):

@@ -41,6 +41,7 @@ def test_overrides_are_set_merged_and_taken_back(http: httpx2.Client, dicast: Di
         ({"limit": 9, "ceiling": 8}, "override-refused"),
         ({"floor": None, "profile": "nothing"}, "override-refused"),
         ({"settle_s": 3.0}, "override-refused"),
+        ({"latency_target_s": 0}, "override-refused"),
         ({"project_max": {"a": 1.5}}, "override-refused"),
         ({"limit": "40"}, "request-refused"),
         ({"limit": True}, "request-refused"),

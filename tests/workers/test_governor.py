@@ -296,6 +296,16 @@ def test_the_thresholds_of_the_rules_are_an_operators():
     assert (engine.error_high, engine.error_low) == (0.2, 0.05)
 
 
+def test_a_latency_target_is_the_default_engines_alone():
+    configured = Overrides(latency_target_s=2.0)
+    assert configured.config(10).engine.latency_target_s == 2.0
+    assert configured.with_live({"latency_target_s": 1}).config(10).engine.latency_target_s == 1
+    assert configured.with_live({"latency_target_s": None}).config(10).engine == Overrides().config(10).engine
+    for live in ({"profile": "classic"}, {"adaptive": False}):
+        engine = configured.with_live(live).config(10).engine
+        assert engine == Overrides().with_live(live).config(10).engine
+
+
 @pytest.mark.parametrize(
     "override, message",
     [
@@ -305,6 +315,9 @@ def test_the_thresholds_of_the_rules_are_an_operators():
         ({"profile": "best"}, "profile must be one of default"),
         ({"limit": 9, "ceiling": 5}, r"limit must be <= ceiling \(5\), got 9"),
         ({"settle_s": 3.0}, "settle_s is for profile 'classic'"),
+        ({"latency_target_s": 0.0}, "latency_target_s must be a number >= 0.01 and <= 3600, got 0.0"),
+        ({"latency_target_s": 4000}, "latency_target_s must be a number >= 0.01 and <= 3600, got 4000"),
+        ({"profile": "classic", "latency_target_s": 2.0}, "latency_target_s is for profile 'default', not for 'c"),
         ({"profile": "rules", "break_s": 3.0}, "has no breaker"),
         ({"weights": {"a": 0}}, "weights must be numbers above 0"),
         ({"pacing_s": float("nan")}, "pacing_s must be"),

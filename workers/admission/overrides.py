@@ -33,6 +33,8 @@ class Overrides:
     ceiling    most open calls; by default twice `limit`, and without a limit whatever the running jobs allow
     floor      least limit, also the one in force while nobody decides for long
     rpm, tpm   requests and tokens a minute that are never exceeded
+    latency_target_s
+               the median latency of calls below which the limit is kept (profile `default`)
     settle_s   how long after a cut nothing moves (profile `classic`)
     break_s    the breaker's first break (profiles `default` and `classic`)
     cpu_high   CPU of the nodes, percent of one core, above which the limit is halved (profile `rules`)
@@ -54,6 +56,7 @@ class Overrides:
     floor: int = 1
     rpm: int | None = None
     tpm: int | None = None
+    latency_target_s: float | None = None
     settle_s: float | None = None
     break_s: float | None = None
     cpu_high: float | None = None
@@ -81,6 +84,8 @@ class Overrides:
         merged = replace(self, **override)
         if merged.limit is not None and merged.ceiling is not None and merged.limit > merged.ceiling:
             raise OverrideError(f"limit must be <= ceiling ({merged.ceiling}), got {merged.limit}")
+        if override.get("latency_target_s") is not None and merged.profile != "default":
+            raise OverrideError(f"latency_target_s is for profile 'default', not for {merged.profile!r}")
         if merged.settle_s is not None and merged.profile != "classic":
             raise OverrideError(f"settle_s is for profile 'classic', not for {merged.profile!r}")
         if merged.break_s is not None and merged.profile not in ("default", "classic"):
@@ -126,6 +131,8 @@ class Overrides:
 
     def _engine(self) -> EngineConfig:
         engine = PROFILES[self.profile] if self.adaptive else FixedConfig()
+        if isinstance(engine, AdaptiveConfig):
+            engine = replace(engine, latency_target_s=self.latency_target_s)
         if isinstance(engine, ClassicConfig):
             if self.settle_s is not None:
                 engine = replace(engine, settle_s=self.settle_s)
@@ -148,12 +155,13 @@ _RULES_ONLY = {
 """Overrides that only the profile `rules` has, and the constants that they set."""
 _WHOLE = frozenset({"limit", "ceiling", "floor", "rpm", "tpm"})
 _LEAST: dict[str, float] = {**dict.fromkeys(_WHOLE, 1), "settle_s": 0, "break_s": 0.1, "cpu_high": 1, "pacing_s": 0,
+                            "latency_target_s": 0.01,
                             "window_s": 1, "sustain_s": 1,
                             "error_high": 0, "error_low": 0, "slo_target": 0, "slo_window_s": 60,
                             "slo_burn_rate": 0.1}  # fmt: skip
 _ALWAYS = frozenset({"floor", "slo_window_s", "slo_burn_rate"})
 """Overrides that always have a value, so that null is not valid for them."""
-_MOST = {"slo_target": 0.99999, "error_high": 1, "error_low": 1}
+_MOST = {"latency_target_s": 3600, "slo_target": 0.99999, "error_high": 1, "error_low": 1}
 _CHOICES = {"profile": tuple(PROFILES), "cpu_by": ("sample", "load"), "fair": tuple(mode.value for mode in FairMode)}
 
 

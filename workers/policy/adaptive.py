@@ -92,7 +92,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     step_at = None
     if growth.pending:
         step_at = growth.confirmed_at(timescales.feedback_s)
-    elif growth.limit < min(ceiling, state.latency.knee or ceiling) and not state.latency.hot:
+    elif growth.limit < state.latency.most(ceiling) and not state.latency.hot:
         step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
     if step_at is not None:
         times.append(step_at)
@@ -180,12 +180,14 @@ class Adaptive:
     def __init__(self, config: AdaptiveConfig, state: AdaptiveState, floor: int, ceiling: int) -> None:
         self.config, self.state, self.floor, self.ceiling = config, state, floor, ceiling
         self._now = 0.0
+        state.latency.target.aim(config.latency_target_s)
 
     # What it asks for
 
     @property
     def limit(self) -> float:
-        return self.state.growth.limit
+        limit, most = self.state.growth.limit, self.state.latency.target.most
+        return limit if most is None else min(limit, max(float(self.floor), most))
 
     @property
     def breaker(self) -> Breaker:
@@ -393,7 +395,7 @@ class Adaptive:
             self._advance_rate(state.rate, now)
         if growth.pending and not self._confirm(now):
             return
-        if growth.limit >= min(self.ceiling, state.latency.knee or self.ceiling) or state.latency.hot:
+        if growth.limit >= state.latency.most(self.ceiling) or state.latency.hot:
             return
         if now < state.borne_until and growth.limit >= growth.good:
             return
@@ -402,7 +404,7 @@ class Adaptive:
             on_way = growth.limit / timescales.rtt_s * timescales.way_s
             growth.grow(
                 now,
-                min(self.ceiling, state.latency.knee or self.ceiling),
+                state.latency.most(self.ceiling),
                 config.slow_start_factor,
                 config.hold_min_rtts,
                 on_way,
@@ -572,6 +574,10 @@ class Adaptive:
         if new_limit > growth.limit:
             growth.uncut(now, min(self.ceiling, new_limit))
             self._set_reason("slower, not queueing")
+        elif new_limit == state.latency.target.most:
+            if max(self.floor, new_limit) < growth.limit:
+                self._cut(now, new_limit)
+                self._set_reason("slower than the latency target")
         else:
             self._cut(now, new_limit)
             growth.good = 0.0

@@ -43,6 +43,7 @@ class AdaptiveConfig:
     grace_s                grants are held so much longer than a diagnosis takes, for its decision comes a little late
     stop_after             refusals since the last decision after which the enforcer stops by itself
     latency_tolerance      times the least latency seen that means queueing
+    latency_target_s       the operator's target, below which the median latency is kept; None: there is none
     """
 
     start: float = 10.0
@@ -80,5 +81,6 @@ class AdaptiveConfig:
     grace_s: float = 0.3
     stop_after: int = 6
     latency_tolerance: float = 2.0
+    latency_target_s: float | None = None
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)

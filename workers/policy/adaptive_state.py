@@ -323,11 +323,112 @@ class CutTrial:
     answers: int = 0
 
 
+AIM, CALM_PART, STEEPEST_CUT, STEEPEST_RISE = 0.9, 0.8, 0.5, 1.5
+"""Of the latency target: what a change of the limit aims at, and below which more calls are tried soon. Of the limit:
+the most by which it changes at once, for the latency of a moment may be chance."""
+FIRST_WAIT, LONGEST_WAIT, CALM_COUNTS = 4, 256, 4
+"""So many looks are taken before more calls are tried; one at calm calls counts for several."""
+LOOK, LOOK_AT_ONE, LOOKED_AT, DOUBT = 24, 12, 96, 18
+"""The fewest answers between two looks at the latencies (while only one call may be open, they are long in coming), and
+the most that a look takes in. For each `DOUBT` fewer than that, one more has to be above or below a bound."""
+ANEW_RTTS = 2.5
+"""So many round trips after a change of the limit, answers are those of the new one."""
+
+
+@dataclass(slots=True)
+class LatencyTarget:
+    """The operator's target for the median latency of calls, in seconds; None: there is none.
+
+    `most` bounds the limit; None while the target was never missed. `latencies` are the last ones since it moved at
+    `moved_at`, `fresh` of which came after the last look; those calls left with at most `most_open` open, themselves
+    included. `left` is how many looks the next rise has to wait, and `wait` how many one has to at present.
+
+    Where the median is above the target, the limit is cut in proportion, to what would take nine tenths of the target.
+    It rises in the same way where the median is below four fifths of the target, and by a twentieth and a call after
+    four looks below the target itself: whether more calls take longer is not known before they are tried. A rise after
+    which the target is missed makes the next one wait twice as long, so that a limit that is as high as it may be is
+    hardly ever left. Answers are taken as they come, from whichever call: of calls that were sent together, those that
+    are back first are the quick ones.
+    """
+
+    target_s: float | None = None
+    most: float | None = None
+    moved_at: float = NEVER
+    latencies: deque[float] = field(default_factory=deque)
+    fresh: int = 0
+    most_open: int = 0
+    wait: int = FIRST_WAIT
+    left: int = FIRST_WAIT
+    rose: bool = False
+
+    def aim(self, target_s: float | None) -> None:
+        """Take in the target that the operator wants at present; without one, nothing is left of an earlier one."""
+        if target_s is None and self.target_s is not None:
+            self.most = None
+        if target_s != self.target_s:
+            self._forget()
+            self.target_s, self.rose, self.wait, self.left = target_s, False, FIRST_WAIT, FIRST_WAIT
+
+    def meet(self, event: Done, limit: float, rtt_s: float) -> float | None:
+        """Take in an outcome; returns the limit that keeps the target if that is missed, else None.
+
+        A call that failed later than the target has missed it.
+        """
+        if self.target_s is None or event.was_refused or event.at < self.moved_at + ANEW_RTTS * rtt_s:
+            return None
+        if not event.ok and event.latency_s <= self.target_s:
+            return None
+        self.latencies.append(event.latency_s)
+        while len(self.latencies) > LOOKED_AT:
+            self.latencies.popleft()
+        self.fresh, self.most_open = self.fresh + 1, max(self.most_open, event.open_before + 1)
+        if self.fresh < max(LOOK if limit >= 2.0 else LOOK_AT_ONE, limit / 2.0):
+            return None
+        opened, self.fresh, self.most_open = self.most_open, 0, 0
+        return self._look(sorted(self.latencies), limit, opened, event.at)
+
+    def _look(self, latencies: list[float], limit: float, opened: int, now: float) -> float | None:
+        assert self.target_s is not None
+        middle, doubt = len(latencies) // 2, (LOOKED_AT - len(latencies)) // DOUBT
+        median = latencies[middle]
+        if latencies[middle - doubt] > self.target_s:
+            return self._cut(min(limit, float(opened)), median, now)
+        if self.most is None or limit < 0.9 * self.most:
+            return None
+        calm = latencies[middle + doubt] < CALM_PART * self.target_s
+        self.left -= CALM_COUNTS if calm else int(median < self.target_s)
+        if self.left <= 0:
+            if self.rose and calm:
+                self.wait = max(FIRST_WAIT, self.wait // 2)
+            in_proportion = min(STEEPEST_RISE, AIM * self.target_s / median)
+            self._move(max(self.most * KNEE_GROWTH + 1.0, self.most * in_proportion), now, rose=True)
+        return None
+
+    def _cut(self, calls: float, median_s: float, now: float) -> float | None:
+        assert self.target_s is not None
+        self.wait = min(LONGEST_WAIT, 2 * self.wait) if self.rose else FIRST_WAIT
+        if calls <= 1.0:
+            self._forget()
+            self.rose, self.left = False, self.wait
+            return None
+        self._move(max(1.0, calls * max(STEEPEST_CUT, AIM * self.target_s / median_s)), now, rose=False)
+        return self.most
+
+    def _move(self, most: float, now: float, *, rose: bool) -> None:
+        self._forget()
+        self.most, self.moved_at, self.rose, self.left = most, now, rose, self.wait
+
+    def _forget(self) -> None:
+        self.latencies.clear()
+        self.fresh = self.most_open = 0
+
+
 @dataclass(slots=True)
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
-    `probe_in` more cohorts are awaited before the base is measured anew.
+    `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
+    a latency.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
@@ -352,16 +453,26 @@ class LatencyWatch:
     answered_at: deque[float] = field(default_factory=deque)
     trial: CutTrial | None = None
     hot: bool = False
+    target: LatencyTarget = field(default_factory=LatencyTarget)
+
+    def most(self, ceiling: float) -> float:
+        """Return the most that the limit may become: the least of the ceiling, the knee and what keeps the target."""
+        return min(ceiling, self.knee or ceiling, self.target.most or ceiling)
 
     def forget(self) -> None:
         """Drop all cohorts: after an outage, earlier latencies are not comparable. A cut that was under test is
         undone."""
-        if self.trial is not None:
-            self.knee = None if self.trial.knee_before is None else self.trial.before
+        self._end_trial()
         self.cohorts.clear()
         self.answered_at.clear()
-        self.short = self.trial = None
+        self.short = None
         self.calm, self.hot = 0.0, False
+
+    def _end_trial(self) -> None:
+        """Forget the cut under test, and what it said of the knee."""
+        if self.trial is not None:
+            self.knee = None if self.trial.knee_before is None else self.trial.before
+            self.trial = None
 
     def sent(self, at: float, limit: float) -> None:
         """Note that a call was sent under that limit."""
@@ -382,6 +493,10 @@ class LatencyWatch:
         if event.ok:
             self._count(event.at, rtt_s)
         cohort = self._complete(event.sent_at, event.latency_s, event.ok)
+        lower = self.target.meet(event, limit, rtt_s)
+        if lower is not None:
+            self._end_trial()
+            return lower
         if cohort is None:
             return None
         median = sorted(cohort.latencies)[cohort.size // 2]
@@ -408,6 +523,9 @@ class LatencyWatch:
         if median <= START_CALM * self.base:
             self.calm = max(self.calm, cohort.level)
         self.hot = self.short / self.base > (0.9 * tolerance if self.knee is None else CALM)
+        if self.target.most is not None and self.target.most <= (self.knee or self.target.most):
+            self.hot = False  # the target says how long calls may take, and no longer the base
+            return None
         return self._changed(event, limit, tolerance)
 
     def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:

@@ -64,6 +64,14 @@ async def test_the_cap_is_hard_and_what_was_seen_is_counted(path):
     assert (after["serving"], after["by_status"]) == (0, {"0": 5, "429": 15})
 
 
+async def test_beyond_its_knee_a_server_takes_longer_in_proportion_and_refuses_nothing():
+    async with SimulatedAccount(config(knee=2, latency=0.1)) as sim:
+        await burst(sim, 6)
+        took = [call["end"] - call["arrival"] for call in sim.log()]
+    assert max(took) == pytest.approx(0.3, abs=0.08)
+    assert min(took) < 0.5 * max(took)
+
+
 async def test_the_share_of_capacity_used_is_an_integral():
     async with SimulatedAccount(config(cap=4, latency=0.2)) as sim:
         await burst(sim, 2)

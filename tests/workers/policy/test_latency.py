@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.adaptive_state import LatencyWatch
+from dicast.workers.policy.adaptive_state import LOOK, LatencyWatch
 from tests.workers.policy.build import done
 
 LIMIT = 40.0
@@ -59,6 +59,8 @@ class Server:
             self.now += latency
             if self.watch.knee is not None and not self.watch.hot:
                 self.limit = max(self.limit, self.watch.knee)
+            if self.watch.target.most is not None:
+                self.limit = self.watch.most(100.0)
 
 
 def test_a_server_that_only_gets_slower_is_kept_near_its_knee() -> None:
@@ -215,3 +217,138 @@ def test_one_call_is_left(watch: LatencyWatch, limit: float, want: float | None)
     events = [done("x", at + 9.0, at, open_before=39) for at in instants]
     asked = [watch.observe(event, limit=limit, rtt_s=1.0, tolerance=2.0) for event in events]
     assert next((answer for answer in asked if answer is not None), None) == want
+
+
+def test_the_median_is_kept_below_the_target_and_near_it() -> None:
+    server = Server(watch := LatencyWatch(), knee=8.0, limit=20.0)
+    watch.target.aim(2.0)
+    latencies = []
+    for _ in range(300):
+        server.run(10.0)
+        latencies.append(max(1.0, server.limit / server.knee))
+    assert 1.6 < sorted(latencies[100:])[100] <= 2.0
+    assert sum(latency > 2.0 for latency in latencies[100:]) < 0.1 * 200
+
+
+def looked(
+    watch: LatencyWatch, latency_s: float, *, at: float, limit: float = 40.0, opened: int = 40, answers: int = LOOK
+) -> float | None:
+    """Answers that come at once, with one latency; what the target makes of the last of them."""
+    asked = None
+    for _ in range(answers):
+        event = done("x", at, at - latency_s, open_before=opened - 1)
+        asked = watch.target.meet(event, limit, rtt_s=1.0) or asked
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "limit", "opened", "most"),
+    [
+        (2.0, 40.0, 40, None),
+        (2.5, 40.0, 40, 40.0 * 0.9 * 2.0 / 2.5),
+        (2.5, 40.0, 10, 10.0 * 0.9 * 2.0 / 2.5),
+        (2.5, 5.0, 40, 5.0 * 0.9 * 2.0 / 2.5),
+        (9.0, 40.0, 40, 20.0),
+        (9.0, 1.5, 40, 1.0),
+        (9.0, 1.0, 40, None),
+    ],
+)
+def test_above_the_target_the_open_calls_are_cut_in_proportion_and_one_is_left(
+    watch: LatencyWatch, latency_s: float, limit: float, opened: int, most: float | None
+) -> None:
+    watch.target.aim(2.0)
+    asked = looked(watch, latency_s, at=10.0, limit=limit, opened=opened)
+    assert asked == (None if most is None else pytest.approx(most))
+    assert watch.target.most == asked
+
+
+@pytest.mark.parametrize(("slow", "cut"), [(15, False), (16, True)])
+def test_of_a_few_answers_clearly_more_than_half_have_to_be_slow(watch: LatencyWatch, slow: int, cut: bool) -> None:
+    watch.target.aim(2.0)
+    looked(watch, 3.0, at=10.0, answers=slow)
+    asked = looked(watch, 1.0, at=10.0, answers=LOOK - slow)
+    assert (asked is not None) is cut
+
+
+def test_of_many_answers_half_are_enough(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    for at in range(10, 18):
+        looked(watch, 1.0, at=float(at), answers=12)
+        assert (looked(watch, 3.0, at=float(at), answers=12) is not None) is (at == 13)
+        if watch.target.most is not None:
+            break
+    else:
+        pytest.fail("it was never cut")
+
+
+def test_what_comes_back_soon_after_a_cut_says_nothing_of_it(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    most = looked(watch, 4.0, at=10.0)
+    assert looked(watch, 4.0, at=12.4) is None and watch.target.most == most
+    assert looked(watch, 4.0, at=12.6) is not None
+
+
+def test_refusals_say_nothing_and_failures_later_than_the_target_have_missed_it(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    for status, took_s, missed in ((429, 9.0, False), (500, 1.0, False), (500, 9.0, True), (0, 9.0, True)):
+        before = len(watch.target.latencies)
+        watch.target.meet(done("x", 20.0, 20.0 - took_s, status), 40.0, rtt_s=1.0)
+        assert len(watch.target.latencies) == before + missed
+
+
+def test_more_calls_are_tried_after_a_calm_look_or_four_below_the_target(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    looked(watch, 4.0, at=0.0)
+    looked(watch, 1.5, at=10.0, limit=20.0)
+    assert watch.target.most == pytest.approx(20.0 * 0.9 * 2.0 / 1.5)
+    before, looks = watch.target.most, 0
+    while watch.target.most == before:
+        looks += 1
+        looked(watch, 1.9, at=10.0 + 10.0 * looks, limit=before)
+    assert looks == 4
+    assert watch.target.most == pytest.approx(before * 1.05 + 1.0)
+
+
+def test_a_rise_that_misses_the_target_makes_the_next_one_wait_twice_as_long(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    looked(watch, 4.0, at=0.0)
+    now, waits = 0.0, []
+    for _ in range(4):
+        most, looks = watch.target.most, 0
+        while watch.target.most == most:
+            now, looks = now + 10.0, looks + 1
+            looked(watch, 1.8, at=now, limit=most or 0.0)
+        waits.append(looks)
+        now += 10.0
+        looked(watch, 3.0, at=now, limit=watch.target.most or 0.0)
+    assert waits == [4, 8, 16, 32]
+    now += 10.0
+    looked(watch, 3.0, at=now, limit=watch.target.most or 0.0)
+    assert watch.target.wait == 4, "without a rise something else has changed"
+
+
+def test_a_limit_that_something_else_bounds_is_not_raised(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    most = looked(watch, 4.0, at=0.0)
+    for number in range(1, 20):
+        looked(watch, 1.0, at=10.0 * number, limit=8.0, opened=8)
+    assert watch.target.most == most
+
+
+def test_a_cut_for_the_target_ends_the_trial_of_another_one(watch: LatencyWatch) -> None:
+    warm(watch)
+    assert cohort(watch, 30.0, [9.0] * SIZE) == [20.0]
+    assert watch.trial is not None
+    watch.target.aim(2.0)
+    asked = cohort(watch, 60.0, [9.0] * SIZE)
+    assert (asked, watch.trial, watch.knee) == ([20.0], None, None)
+
+
+def test_without_a_target_nothing_is_left_of_an_earlier_one(watch: LatencyWatch) -> None:
+    watch.target.aim(2.0)
+    looked(watch, 4.0, at=0.0)
+    watch.target.aim(3.0)
+    assert watch.most(100.0) == 20.0
+    watch.target.aim(None)
+    assert watch.most(100.0) == 100.0
+    assert looked(watch, 9.0, at=100.0) is None

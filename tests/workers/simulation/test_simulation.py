@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
+
 import pytest
 
+from dicast.workers.policy.profiles import PoolConfig, profile
 from lab.simulation.__main__ import run
+from lab.simulation.adapter import Adapter
 from lab.simulation.catalogue import CATALOGUE, random_scenario
+from lab.simulation.client import Ceiling, Central
+from lab.simulation.provider import SimUnit
 from lab.simulation.report import FLOOR, judge, shortfalls
+from lab.simulation.scenario import Scenario
+from lab.simulation.world import SimWorld
 
 
 @pytest.mark.parametrize("name", ["conc", "rpm_hdr", "rpm_blind", "outage"])
@@ -37,3 +46,50 @@ def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit() -> 
     result = judge(run(scenario, 1, "central"), run(scenario, 1, "oracle"))
     assert result.utilisation > 0.75
     assert result.refused < 0.16
+
+
+class Targeted(Central):
+    """The policy with a latency target. `heard` has when each answer came, how long it took, and the limit then."""
+
+    def __init__(self, scenario: Scenario, target_s: float) -> None:
+        super().__init__(scenario.ceiling, 1)
+        engine = profile("default", latency_target_s=target_s)
+        self.adapter = Adapter(Ceiling(scenario.ceiling), 1, PoolConfig(scenario.ceiling, engine))
+        self.heard: list[tuple[float, float, float]] = []
+
+    def answered(self, now: float, unit: SimUnit, status: int, sent_at: float, headers: Mapping[str, str]) -> None:
+        super().answered(now, unit, status, sent_at, headers)
+        if status == 200:
+            self.heard.append((now, now - sent_at, self.adapter.limit))
+
+
+def targeted(scenario: Scenario, target_s: float) -> list[tuple[float, float, float]]:
+    client = Targeted(scenario, target_s)
+    SimWorld(scenario, 1, lambda _: [client]).run()
+    return client.heard
+
+
+@pytest.mark.parametrize(
+    ("name", "target_s", "least"),
+    [("knee", 5.0, 32), ("thrash", 5.0, 32), ("slots", 6.0, 8), ("conc", 6.0, 38), ("conc", 1.0, 1)],
+)
+def test_the_median_latency_stays_below_the_operators_target(name: str, target_s: float, least: int) -> None:
+    """By far enough calls to keep what serves them busy; where even a single call takes longer, one is left."""
+    heard = targeted(CATALOGUE[name].but("targeted", "ten minutes", seconds=600.0), target_s)
+    settled = [(latency, limit) for at, latency, limit in heard if at > 200.0]
+    median = statistics.median(latency for latency, _ in settled)
+    limits = [limit for _, limit in settled]
+    assert min(limits) >= 1
+    if target_s > 1.0:
+        assert median <= target_s
+        assert statistics.median(limits) >= least
+    else:
+        assert max(limits) == 1
+
+
+def test_a_limit_that_was_cut_for_the_target_rises_when_answers_are_as_quick_as_before() -> None:
+    """For some minutes the model takes ten seconds for each answer, whatever the load."""
+    shifted = CATALOGUE["lat_shift"].but("shifted", "slower for 200 s", slow=((200.0, 400.0), 2.5), seconds=900.0)
+    heard = targeted(shifted, 8.0)
+    assert min(limit for at, _, limit in heard if 200.0 < at < 400.0) <= 10
+    assert statistics.median(limit for at, _, limit in heard if at > 800.0) >= 36
