@@ -239,8 +239,7 @@ def _undecided(names: Sequence[str], races: Sequence[_Race], opinion: Whose) -> 
     others = [name for name in names if name not in top]
     who = joined(list(top)) if len(top) <= NAMED + 1 else f"{len(top)} of the systems"
     if others:
-        lead = f"{who} lead {joined(others) if len(others) <= NAMED else first_few(others, NAMED)}, {OPINION[opinion]}"
-        sentences = [f"No single system is best: {lead}, but cannot be told apart from each other in {where}."]
+        sentences = list(_leaders(top, others, races, OPINION[opinion], who, where))
     elif len(names) == 2:
         sentences = [f"{joined(list(names))} cannot be told apart in {where}, {OPINION[opinion]}."]
     else:
@@ -255,16 +254,39 @@ def _undecided(names: Sequence[str], races: Sequence[_Race], opinion: Whose) -> 
     return sentences, _decider(gap, first, second)
 
 
+def _beats(first: str, second: str, races: Sequence[_Race]) -> bool:
+    """Return whether the first leads the second in some dimension, and is led by it in none."""
+    return any(race.leads(first, second) for race in races) and not any(race.leads(second, first) for race in races)
+
+
 def _top(names: Sequence[str], races: Sequence[_Race]) -> list[str]:
     """Return the systems that may be the best: those that no other leads without being led by it."""
-
-    def beaten_by(name: str, other: str) -> bool:
-        return any(race.leads(other, name) for race in races) and not any(race.leads(name, other) for race in races)
-
-    top = [name for name in names if not any(beaten_by(name, other) for other in names if other != name)]
+    top = [name for name in names if not any(_beats(other, name, races) for other in names if other != name)]
     if len(top) == 1:  # the others are behind somebody, and not all of them behind this one
-        top += [name for name in names if name not in top and not beaten_by(name, top[0])]
+        top += [name for name in names if name not in top and not _beats(top[0], name, races)]
     return top or list(names)
+
+
+def _leaders(
+    top: Sequence[str], others: Sequence[str], races: Sequence[_Race], opinion: str, who: str, where: str
+) -> Iterator[str]:
+    """Say which of the best systems lead the `others`, where none of the best leads the rest of them."""
+    leaders: dict[tuple[str, ...], list[str]] = {}
+    for other in others:
+        leaders.setdefault(tuple(name for name in top if _beats(name, other, races)), []).append(other)
+    if list(leaders) == [tuple(top)]:
+        lead = f"{who} lead {joined(others) if len(others) <= NAMED else first_few(others, NAMED)}, {opinion}"
+        yield f"No single system is best: {lead}, but cannot be told apart from each other in {where}."
+        return
+    yield f"No single system is best, {opinion}: {who} cannot be told apart in {where}."
+    clear = [
+        f"{joined(names)} {'leads' if len(names) == 1 else 'lead'} "
+        f"{joined(behind) if len(behind) <= NAMED else first_few(behind, NAMED)}"
+        for names, behind in leaders.items()
+        if names
+    ]
+    if clear:
+        yield f"Clear of chance: {'; '.join(clear)}."
 
 
 def _widest(names: Sequence[str], races: Sequence[_Race]) -> tuple[_Race, str, str] | None:
@@ -279,14 +301,14 @@ def _widest(names: Sequence[str], races: Sequence[_Race]) -> tuple[_Race, str, s
 
 
 def _decider(gap: Figure, first: str, second: str) -> str | None:
-    """Say how many items would tell the two apart if their gap is what it seems: an interval narrows by the root of
-    their number."""
+    """Say how many items it takes at least to tell the two apart if their gap is what it seems: an interval narrows by
+    the root of their number, and the correction for the report's other claims takes more."""
     assert gap.value is not None and gap.low is not None and gap.high is not None
     times = ((gap.high - gap.low) / 2 / abs(gap.value)) ** 2 if gap.value else NEEDED_MOST + 1
     if times > NEEDED_MOST:
         return None
-    many = f"{max(2.0, times):.0f} times as many items"
-    return f"About {many} would tell {first} from {second}, if the gap is what it seems."
+    many = f"at least {times:.{int(times < 10)}f} times as many" if times > 1 else "more"
+    return f"It takes {many} items to tell {first} from {second}, if the gap is what it seems."
 
 
 def _judges_beside_people(races: Sequence[_Race]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,11 @@ def test_every_question_has_an_answer_and_a_step(reports: dict[str, Report], kin
 def test_systems_are_told_apart_only_where_they_can_be(reports: dict[str, Report]) -> None:
     of = reports["systems"].conclusions
     assert of is not None and of.winner is None and of.opinion == "people"
-    assert of.best[0].startswith("No single system is best: gpt-4o-bot and claude-bot lead in-house-v2")
+    assert of.best[:2] == [
+        "No single system is best, in people's opinion: gpt-4o-bot and claude-bot cannot be told apart in any of the 4 "
+        "dimensions.",
+        "Clear of chance: gpt-4o-bot leads in-house-v2; gpt-4o-bot and claude-bot lead rules-2019.",
+    ]
     assert [chart.title for chart in of.charts] == ["Correct", "Clear", "Complete", "Tone"]
     assert len({chart.axis for chart in of.charts}) == 1, "one axis for all"
     advice = {row.name: row.advice for row in of.judges}
@@ -139,6 +144,53 @@ def test_a_winner_is_clearly_ahead_somewhere_and_behind_nowhere(
     found = standing(_raced(reports["systems"], dict(zip(kinds.DIMENSIONS, gaps, strict=True))))
     assert found.winner == winner
     assert found.sentences[0] == first
+
+
+SYSTEMS = "abcde"
+SOME = r"(?:\b[a-e](?:, | and )?)+"
+GAPS = {(x, y): st.sampled_from([None, True, False]) for n, x in enumerate(SYSTEMS) for y in SYSTEMS[n + 1 :]}
+
+
+def test_no_sentence_says_a_lead_that_is_not_clear(reports: dict[str, Report]) -> None:
+    """Of each pair in each dimension the first may clearly lead, the second may, or neither (None)."""
+    report = reports["systems"]
+    assert report.statistics is not None
+    areas = report.statistics.dimensions
+
+    @given(races=st.lists(st.fixed_dictionaries(GAPS), min_size=1, max_size=3))
+    def holds(races: list[dict[tuple[str, str], bool | None]]) -> None:
+        raced = zip(areas, races, strict=False)
+        dimensions = [area.model_copy(update={"groups": [_group_of(race)]}) for area, race in raced]
+        one = report.statistics.model_copy(update={"dimensions": dimensions}) if report.statistics else None
+        clear = {pair if first else pair[::-1] for race in races for pair, first in race.items() if first is not None}
+        for sentence in standing(report.model_copy(update={"statistics": one})).sentences:
+            for leaders, behind in re.findall(rf"({SOME}) leads? ({SOME})", sentence):
+                for pair in itertools.product(re.findall(r"\b[a-e]\b", leaders), re.findall(r"\b[a-e]\b", behind)):
+                    assert pair in clear, sentence
+
+    holds()
+
+
+def _group_of(race: dict[tuple[str, str], bool | None]) -> GroupStatistics:
+    means = [GroupMean(name=name, items=50, mean=_figure(3 - n / 10, 0.2)) for n, name in enumerate(SYSTEMS)]
+    differences = []
+    for (first, second), ahead in race.items():
+        gap = _figure({None: 0.1, True: 0.9, False: -0.9}[ahead], 0.4)
+        p = 0.3 if ahead is None else 0.001
+        differences.append(GroupDifference(first=first, second=second, difference=gap, p=p))
+    return GroupStatistics(by="system", means=means, differences=differences)
+
+
+def test_of_the_best_only_those_lead_that_clearly_do(reports: dict[str, Report]) -> None:
+    report = reports["systems"]
+    assert report.statistics is not None
+    race = {pair: True if pair == ("a", "e") else None for pair in GAPS}
+    area = report.statistics.dimensions[0].model_copy(update={"groups": [_group_of(race)]})
+    one = report.statistics.model_copy(update={"dimensions": [area]})
+    assert standing(report.model_copy(update={"statistics": one})).sentences[:2] == [
+        "No single system is best, in the judges' opinion: a, b, c and d cannot be told apart in Correct.",
+        "Clear of chance: a leads e.",
+    ]
 
 
 def test_agreement_over_dimensions_is_never_surer_than_its_parts_together() -> None:
