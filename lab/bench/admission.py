@@ -29,6 +29,7 @@ from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import server_command
 from dicast.workers.store.keys import Keys
 from lab.simulation.enforcer import CallRequest, EnforcementState, Granted, grant, release
+from tests.command import listens
 
 KEYS = Keys("bench")
 PROJECTS = 8
@@ -44,7 +45,7 @@ def server() -> Iterator[str]:
         socket = Path(folder) / "s"
         process = subprocess.Popen(server_command(get_binary_path(), Path(folder), socket), stdout=subprocess.DEVNULL)
         try:
-            while not socket.exists():
+            while not listens(socket):
                 time.sleep(0.01)
             yield f"unix://{socket}?db=0"
         finally:

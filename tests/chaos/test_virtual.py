@@ -13,6 +13,8 @@ from lab.chaos.virtual.repeats import SMALL, SmallScene, every_loss
 from lab.chaos.virtual.seeds import Seed
 from lab.chaos.virtual.stories import STORIES
 
+pytestmark = pytest.mark.timeout(600)  # they compute for as long as they last
+
 
 @pytest.fixture(scope="module")
 def client():

@@ -17,6 +17,8 @@ from lab.simulation.report import FLOOR, judge, shortfalls
 from lab.simulation.scenario import Scenario
 from lab.simulation.world import SimWorld
 
+pytestmark = pytest.mark.timeout(600)  # they compute for as long as they last
+
 
 @pytest.mark.parametrize("name", ["conc", "rpm_hdr", "rpm_blind", "outage"])
 def test_the_policy_reaches_its_goal(name: str) -> None:
