@@ -116,7 +116,7 @@ def test_the_tutorial_is_true_word_by_word(shell: Shell, tmp_path: Path) -> None
                 assert "set-up" in told
         elif kind == "text":
             for line in text.splitlines():
-                told = _after(line, told)
+                told = after(line, told)
                 shown += 1
     assert shown > 10
     folder = tmp_path / "empty" / "shop"
@@ -140,9 +140,9 @@ def _parts(block: str) -> Iterator[str]:
     yield rest
 
 
-def _after(line: str, told: str) -> str:
-    """What was told after this line; numbers may be others."""
-    words = re.sub(r"\d[\d.,]*", "\0", line.strip())
+def after(line: str, told: str, *, same_numbers: bool = False) -> str:
+    """Return what was printed after this line; its numbers may be others, unless they are to be the same."""
+    words = line.strip() if same_numbers else re.sub(r"\d[\d.,]*", "\0", line.strip())
     pattern = r"\s+".join(re.escape(word).replace("\0", r"[\d.,]+") for word in words.split())
     found = re.search(pattern, told)
     assert found, f"{line!r} is not shown by\n{told}"

@@ -177,13 +177,18 @@ DEMO = STARTER / "demo"
 
 def run_demo(terminal: Terminal, folder: str) -> Exit:
     """Copy the demo's files into a folder, unless they are there, and run its job there from recorded judgements. Uses
-    a store of its own, whatever the settings say. Raises OSError."""
+    a store of its own, whatever the settings say; an `.env` has later commands in the folder use it, too. Raises
+    OSError."""
     root = Path(folder).resolve()
     root.mkdir(parents=True, exist_ok=True)
     for source in sorted(DEMO.iterdir()):
         if not (root / source.name).exists():
             (root / source.name).write_bytes(source.read_bytes())
     places = {"DICAST_POOLS_FILE": "pools.toml", "DICAST_STATE_DIR": ".dicast", "DICAST_RESULTS_DIR": "results"}
+    if not (root / ".env").exists():
+        lines = ["# Read by every `dicast` command that is given in this folder."]
+        text = "\n".join([*lines, *(f"{name}={place}" for name, place in places.items())])
+        (root / ".env").write_text(f"{text}\n", encoding="utf-8")
     os.environ.update({name: str(root / place) for name, place in places.items()})
     os.environ.update({"REDIS_URL": "", "DICAST_BROKER_URL": "", "DICAST_SERVER_URL": "", "DICAST_NAMESPACE": "dicast"})
     terminal.say("Three invented help desks, judged by three invented judges. No model is called.", "dim")
@@ -192,8 +197,8 @@ def run_demo(terminal: Terminal, folder: str) -> Exit:
         code = run_job(terminal, str(root / "job.yaml"), None, [], options, early)
     if code is Exit.OK:
         terminal.say(
-            f"Look at {root}: job.yaml is the job, ratings.csv what people said.\nNext: `dicast init`, your own texts "
-            "and judges."
+            f"Look at {root}: job.yaml is the job, ratings.csv what people said.\n"
+            "Next: change the job there and run it again, or `dicast init` with your own texts and judges."
         )
     return code
 
