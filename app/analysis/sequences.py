@@ -124,6 +124,19 @@ def _first(possible: Callable[[float], bool]) -> float:
     return out
 
 
+def interim_mean(scores: Floats, bounds: tuple[float, float], population: int) -> Result:
+    """Return the mean of these scores, one an item, between `bounds`, with the interval of the mean of all `population`
+    items, whose order must be random. The interval holds however often one looks; after all items it is exact."""
+    low, size = bounds[0], bounds[1] - bounds[0]
+    value = float(scores.mean())
+    if len(scores) == population:
+        return Estimate(value, value, value, population, "all items")
+    lowest, highest = sequence(((scores - low) / size).clip(0.0, 1.0), population)
+    if lowest > highest:
+        return Unknown("the scores contradict each other, as if their order were not random")
+    return Estimate(value, low + size * lowest, low + size * highest, len(scores), "betting")
+
+
 InquiryState = Literal["yes", "no", "known", "not yet", "spent"]
 
 

@@ -152,22 +152,27 @@ def _health(report: Report, counts: Counts) -> tuple[Health, str]:
 def failure_rows(report: Report) -> list[FailureRow]:
     """Return what failed by judge and cause, the most first; of variants of items nothing."""
     rows = [
-        FailureRow(
-            judge=entry.judge, kind=group.kind.value, cause=_cause(group.kind, entry.status_code), count=entry.count,
-            message=_message(group, entry.judge, entry.status_code),
-            remedy=_remedy(group.kind, entry.status_code),
+        failure_row(
+            entry.judge, group.kind, entry.status_code, entry.count, _message(group, entry.judge, entry.status_code)
         )
         for group in report.errors
         for entry in group.judges
     ]  # fmt: skip
     if not rows:  # a report of an earlier version counts no judges
         rows = [
-            FailureRow(judge="", kind=group.kind.value, cause=_cause(group.kind, None), count=group.count,
-                       message=_message(group, "", None), remedy=_remedy(group.kind, None))
+            failure_row("", group.kind, None, group.count, _message(group, "", None))
             for group in report.errors
             if report.failed
-        ]  # fmt: skip
+        ]
     return sorted(rows, key=lambda row: (-row.count, row.judge, row.kind))[:MOST_FAILURES]
+
+
+def failure_row(judge: str, kind: ErrorKind, status: int | None, count: int, message: str) -> FailureRow:
+    """Return so many failures of a judge with their cause and what to do about it; `message` is what was said."""
+    return FailureRow(
+        judge=judge, kind=kind.value, cause=_cause(kind, status), count=count, message=message,
+        remedy=_remedy(kind, status),
+    )  # fmt: skip
 
 
 def _cause(kind: ErrorKind, status: int | None) -> str:

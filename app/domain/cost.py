@@ -386,13 +386,20 @@ class JobCost(_Frozen):
         whole = sum(line.input_tokens for line in self.lines)
         return sum(line.cached_input_tokens for line in self.lines) / whole if whole else 0.0
 
+    def spent(self) -> str:
+        """Return what is known to be spent, as short as it can be said; "" where no call had a price."""
+        return " + ".join(shown(total.spent, total.currency) for total in self.sums)
+
+    def besides(self) -> list[str]:
+        """Return in words what is in no sum, for want of a price: one entry or none."""
+        return [f"besides, the unpriced calls of {', '.join(self.unpriced)}"] if self.unpriced else []
+
     def sentence(self) -> str:
         """Return the cost in words, with whatever is not known of it."""
         parts = [total.sentence() for total in self.sums]
         if self.cached_share >= LEAST_SHARE:
             parts.append(f"{self.cached_share:.0%} of the input read from providers' caches")
-        if self.unpriced:
-            parts.append(f"{'besides, ' if parts else ''}the unpriced calls of {', '.join(self.unpriced)}")
+        parts += self.besides() if parts else [words.removeprefix("besides, ") for words in self.besides()]
         if self.unreported_calls:
             parts.append(f"at most {self.unreported_calls:,} calls that nobody has told of")
         return "; ".join(parts)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from dicast.app.domain.cost import PREFIX, BookLine, JobMoney, read_books
+from dicast.app.domain.cost import PREFIX, BookLine, JobMoney, cost_of, read_books
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import STANDARD, Intervals, Lane, pieces
 from dicast.app.domain.question import JobAnswer
 from dicast.app.ledger.batches import BatchRecord, cancel_batch, list_batches, list_batches_over
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
-from dicast.app.ledger.records import JobState, UnitState, read_places, stored_spec
+from dicast.app.ledger.records import JobState, UnitState, read_lanes, read_places, stored_spec
 from dicast.errors import DicastError, Exit
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
@@ -85,6 +85,18 @@ class JobBooks(NamedTuple):
     books: Sequence[BookLine]
 
 
+class JobLayout(NamedTuple):
+    """A job as it was submitted, without items that came with it, and how its results are laid out in pages. `mark` is
+    the fingerprint of its item file, `resumed` how often it was resumed."""
+
+    spec: EvaluationJob
+    mark: str | None
+    lanes: Sequence[Lane]
+    units: int
+    incarnation: str
+    resumed: int
+
+
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job's state and counters at one instant. Times are ms of the store's wall clock."""
@@ -107,10 +119,30 @@ class JobStatus:
     """The answer to the job's question in a sentence, once it is known."""
     money: str = ""
     """What it has spent and reserved, and its cap, in words; '' of models without a price."""
+    spent: str = ""
+    """What its calls are known to have cost, in short; '' if none had a price."""
+    unpriced: Sequence[str] = ()
+    """The models, as pool/model, whose calls are in no amount, as nobody has told their price."""
+    cost: str = ""
+    """The same with all that is reserved, unknown or unpriced, in words; '' before the first call."""
 
     @property
     def done(self) -> int:
         return self.counters.get("done", 0)
+
+    @property
+    def health(self) -> str | None:
+        """How an ended job has gone: good, partial or bad; None before, and of reports of earlier versions."""
+        return self._concluded("health")
+
+    @property
+    def badge(self) -> str | None:
+        """The same in a few words, as `completed, all failed`."""
+        return self._concluded("badge")
+
+    def _concluded(self, name: str) -> str | None:
+        conclusions = (self.report or {}).get("conclusions")
+        return conclusions[name] if conclusions is not None and self.state.ended else None
 
 
 COUNTERS = (
@@ -243,6 +275,22 @@ class LedgerClient:
             raise UnknownJob(job)
         return stored_spec(spec), mark
 
+    def layout(self, job: str) -> JobLayout:
+        """Return how a job and its results are laid out. Raises `UnknownJob`."""
+        names = "spec", "fingerprint", "lanes", "units", "incarnation", "resumed"
+        spec, mark, lanes, units, incarnation, resumed = self._redis.hmget(self._keys.job(job), *names)
+        if spec is None:
+            raise UnknownJob(job)
+        return JobLayout(stored_spec(spec), mark, read_lanes(lanes), int(units), incarnation or "", int(resumed or 0))
+
+    def item_metadata(self, job: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the metadata of each item that came with a job, in any order, while the ledger holds them."""
+        numbers = set()
+        for number, text in self._redis.hscan_iter(self._keys.items(job), count=LISTED_TOGETHER):
+            if number not in numbers:
+                numbers.add(number)
+                yield orjson.loads(text).get("metadata", {})
+
     def jobs(self, newest: int = 100) -> Iterator[JobStatus]:
         """Yield the newest jobs first, without those past their retention."""
         for job in self._redis.zrevrange(self._keys.jobs, 0, newest - 1):
@@ -266,14 +314,20 @@ class LedgerClient:
     def books(self) -> Iterator[JobBooks]:
         """Yield the books of each job that is in the ledger, newest first."""
         for job in self._redis.zrevrange(self._keys.jobs, 0, -1):
-            key = self._keys.job(job)
-            names = "spec", "incarnation", "project", "places", "lanes"
-            spec, incarnation, project, places, lanes = self._redis.hmget(key, *names)
-            if spec is not None:
-                record = dict(self._redis.hscan_iter(key, match=f"{PREFIX}*", count=BOOKS_TOGETHER))
-                judges = [agent["name"] for agent in orjson.loads(spec)["agents"]]
-                books = read_books(record, judges, read_places(places))
-                yield JobBooks(job, incarnation or "", project, _pools_of(lanes), books)
+            if (books := self.job_books(job)) is not None:
+                yield books
+
+    def job_books(self, job: str) -> JobBooks | None:
+        """Return the books of a job; None if the ledger holds none of this id."""
+        key = self._keys.job(job)
+        names = "spec", "incarnation", "project", "places", "lanes"
+        spec, incarnation, project, places, lanes = self._redis.hmget(key, *names)
+        if spec is None:
+            return None
+        record = dict(self._redis.hscan_iter(key, match=f"{PREFIX}*", count=BOOKS_TOGETHER))
+        judges = [agent["name"] for agent in orjson.loads(spec)["agents"]]
+        books = read_books(record, judges, read_places(places))
+        return JobBooks(job, incarnation or "", project, _pools_of(lanes), books)
 
     def older(self, than: tuple[int, str] | None = None) -> Iterator[tuple[JobStatus, list[str]]]:
         """Yield jobs, newest first, with the pools that their units go to.
@@ -424,6 +478,9 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
         return int(fields[name]) if name in fields else None
 
     report = orjson.loads(fields["report"]) if "report" in fields else None
+    places = read_places(fields.get("places"))
+    cost = cost_of(read_books(fields, [""] * len(places), places) if places else ())
+    money = JobMoney.from_record(fields, places).sentence()
     return JobStatus(
         id=job,
         state=JobState(fields["state"]),
@@ -437,7 +494,10 @@ def _status(job: str, fields: dict[str, str], waits_for: str | None) -> JobStatu
         report=report,
         waits_for=None if JobState(fields["state"]).ended else waits_for,
         answered=_question_summary(fields),
-        money=JobMoney.from_record(fields, read_places(fields.get("places"))).sentence(),
+        money=money,
+        spent=cost.spent(),
+        unpriced=cost.unpriced,
+        cost="; ".join([money, *cost.besides()]) if money else cost.sentence(),
     )
 
 

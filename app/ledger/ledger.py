@@ -23,7 +23,7 @@ import orjson
 from dicast.app.domain.cost import MoneyBudget, PurseStanding, standing_fields
 from dicast.app.domain.deadlines import UNBOUNDED, Bounds
 from dicast.app.domain.item import Item
-from dicast.app.domain.plan import PIECE_BYTES, STANDARD, Intervals, Lane
+from dicast.app.domain.plan import PIECE_BYTES, STANDARD, Intervals
 from dicast.app.domain.scoreboard import Scoreboard
 from dicast.app.domain.text import excerpt
 from dicast.app.ledger.client import HERE
@@ -47,6 +47,7 @@ from dicast.app.ledger.records import (
     Started,
     UnitResult,
     WriteVerdict,
+    read_lanes,
     read_places,
     stored_spec,
 )
@@ -135,10 +136,7 @@ class JobVerbs(Verbs):
         return JobRecord(
             id=job,
             spec=job_spec,
-            lanes=[
-                Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])})
-                for lane in orjson.loads(lanes)
-            ],
+            lanes=read_lanes(lanes),
             units=int(units),
             limit=int(limit or 0),
             fingerprint=fingerprint,

@@ -308,6 +308,13 @@ def read_places(text: str | None) -> list[list[Place]]:
     return [[Place.from_dict(fields) for fields in agent] for agent in orjson.loads(text)] if text else []
 
 
+def read_lanes(text: str) -> list[Lane]:
+    """Parse the lanes of a job from the store."""
+    return [
+        Lane(**{**lane, "pools": tuple(lane["pools"]), "agents": tuple(lane["agents"])}) for lane in orjson.loads(text)
+    ]
+
+
 def stored_spec(text: str) -> EvaluationJob:
     """Parse a job from the store. It was validated when it was submitted, and is parsed without the items that came
     with it, and so without the rule of at least one item."""

@@ -1,20 +1,40 @@
-"""Finds out why a job stands still; checks the nodes, the beat's ticks, and what waits in the queues.
+"""Finds out why a job stands still, and what its judges have said so far; checks the nodes, the beat's ticks, and what
+waits in the queues.
 
 Watchers of a job, `jobs show` and the doctor ask here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
 
+import orjson
 from kombu.exceptions import OperationalError
+from pydantic import BaseModel, Field
 
 from dicast.app.application import Dicast
 from dicast.app.cluster.snapshot import SharedState, read_shared
-from dicast.app.ledger.client import JobStatus
+from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.concluding import MESSAGE_CHARS, failure_row
+from dicast.app.domain.conclusions import Chart, FailureRow
+from dicast.app.domain.cost import cost_of
+from dicast.app.domain.figure import Figure
+from dicast.app.domain.item import ItemSource
+from dicast.app.domain.opinion import ErrorKind
+from dicast.app.domain.panel import PanelRule
+from dicast.app.domain.plan import Unit
+from dicast.app.domain.report import ReportDimension
+from dicast.app.domain.standings import MOST_CHARTS, MOST_ROWS, on_one_axis, scale_mark, title
+from dicast.app.ledger.client import JobLayout, JobStatus
 from dicast.app.ledger.records import JobState
 from dicast.app.operator.store_checks import Finding, Severity
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE
+from dicast.app.pipeline.question import can_answer
 from dicast.workers.admission.leases import OpenLease
 from dicast.workers.admission.pool_state import PoolState, kept_words, span
 from dicast.workers.admission.request import QUEUE_PREFIX
@@ -213,3 +233,285 @@ def _untaken(waiting: dict[str, int] | str) -> str | None:
         return None
     names = ", ".join(f"{queue} ({count:,})" for queue, count in waiting.items())
     return f"messages wait in {names} and nobody takes them: does a worker serve that queue (celery worker -Q)?"
+
+
+# ------------------------------------------------------------------ what its judges have said so far
+class JudgeSoFar(BaseModel):
+    """What a judge of a running job has done, as far as its pages are gathered, and what its calls have cost."""
+
+    name: str
+    scored: int
+    failed: int
+    cost: str = Field(description="in words, with what is unknown or unpriced of it; '' before its first call")
+
+
+class JobSoFar(BaseModel):
+    """What the judges of a running job have said so far.
+
+    `items` of `of` have been judged by all; `of` is null where that cannot be counted from here. The charts have the
+    panel's mean of each group of items, or of all of them, in each dimension whose scores have a mean. `note` names
+    what the means and intervals are of. `kind` is `anytime` for intervals that hold however often one looks, `certain`
+    for those that hold whatever the other items get, and `none` without any.
+    """
+
+    items: int
+    of: int | None
+    kind: Literal["anytime", "certain", "none"]
+    note: str
+    charts: list[Chart]
+    judges: list[JudgeSoFar]
+    failed: list[FailureRow]
+
+
+class RunningJobs:
+    """Reads what the judges of running jobs have said, each page once. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[tuple[str, str, int], _RunningJob] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def so_far(self, dicast: Dicast, job: str) -> JobSoFar:
+        """Return what is known of a job so far. Reads at most `UNITS_READ` units more than before. Raises `UnknownJob`,
+        OSError."""
+        layout = dicast.existing_ledger.layout(job)
+        key = job, layout.incarnation, layout.resumed
+        with self._lock:
+            running = self._jobs.setdefault(key, _RunningJob(job, layout))
+            self._jobs.move_to_end(key)
+            while len(self._jobs) > JOBS_KEPT:
+                self._jobs.popitem(last=False)
+        with running.lock:
+            return running.so_far(dicast)
+
+
+UNITS_READ = 20_000
+ITEMS_AHEAD = 5_000
+"""How many items one lane may be read ahead of another, so that little is held in memory."""
+JOBS_KEPT = 16
+MOST_COUNTED = 50_000
+"""The most items that are counted by group: each has to be read once."""
+MOST_FAILED = 20
+ALL_ITEMS = "all items"
+
+
+@dataclass(slots=True)
+class _JudgedItem:
+    group: str | None
+    is_variant: bool
+    scores: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """By dimension and agent, one for each replicate that has one."""
+
+
+class _RunningJob:
+    """What has been read of one run of a job."""
+
+    def __init__(self, job: str, layout: JobLayout) -> None:
+        self.job, self.layout, self.lock = job, layout, threading.Lock()
+        spec = layout.spec
+        self._by = spec.groups[0] if spec.groups else ""
+        self._dimensions = [
+            (at, ReportDimension.from_dimension(dimension), _interim_rule(spec.panel_of(dimension)))
+            for at, dimension in enumerate(spec.dimensions)
+            if not dimension.scale.nominal and dimension.scale.kind != "preference"
+        ]
+        self._places = [(0, 0) for _ in layout.lanes]
+        """Of each lane, the next page and the position of its first unit."""
+        self._open: dict[int, _JudgedItem] = {}
+        self._next_item = self._items = self._counted_at = 0
+        self._scores: dict[tuple[int, str], list[float]] = {}
+        self._unscored: Counter[tuple[int, str]] = Counter()
+        self._scored: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._causes: Counter[tuple[str, str, int | None]] = Counter()
+        self._messages: dict[tuple[str, str, int | None], str] = {}
+        self._sizes: Mapping[str, int] | None = None
+        self._charts: list[Chart] = []
+
+    def so_far(self, dicast: Dicast) -> JobSoFar:
+        self._read(dicast)
+        if self._sizes is None and self._items:  # before that, its items may not lie where they are counted
+            self._sizes = self._count_items(dicast)
+        sizes = self._sizes or {}
+        if self._items - self._counted_at > self._counted_at // 20:  # each time, all scores are gone through
+            self._charts, self._counted_at = self._draw(sizes), self._items
+        books = dicast.existing_ledger.job_books(self.job)
+        lines = books.books if books is not None else ()
+        kind = self._kind if self._charts and sizes else "none"
+        return JobSoFar(
+            items=self._items,
+            of=sum(sizes.values()) or None,
+            kind=kind,
+            note=self._note(kind) if self._charts else "",
+            charts=self._charts,
+            judges=[
+                JudgeSoFar(
+                    name=agent.name, scored=self._scored[agent.name], failed=self._failed[agent.name],
+                    cost=cost_of(line for line in lines if line.judge == agent.name).sentence(),
+                )
+                for agent in self.layout.spec.agents
+            ],
+            failed=[
+                failure_row(judge, ErrorKind(kind), status, count, self._messages[judge, kind, status])
+                for (judge, kind, status), count in self._causes.most_common(MOST_FAILED)
+            ],
+        )  # fmt: skip
+
+    # -------------------------------------------------------------- reading
+    def _read(self, dicast: Dicast) -> None:
+        from dicast.app.reports.files import read_whole_page  # noqa: PLC0415  (takes long to load)
+
+        units, root = 0, dicast.settings.results_dir
+        for number, lane in enumerate(self.layout.lanes):
+            page, first = self._places[number]
+            while units < UNITS_READ and first // lane.units_per_item < self._next_item + ITEMS_AHEAD:
+                whole_page = read_whole_page(root, self.job, self.layout.incarnation, str(number), page)
+                if whole_page is None:
+                    break
+                opinions, errors = whole_page
+                for position, opinion in enumerate(opinions, first):
+                    self._add(lane.unit(position), opinion)
+                for error in errors:
+                    self._add_error(error)
+                page, first, units = page + 1, first + len(opinions), units + len(opinions)
+                self._places[number] = page, first
+        lanes = zip(self.layout.lanes, self._places, strict=True)
+        ended = min((first // lane.units_per_item for lane, (_, first) in lanes), default=0)
+        while self._next_item < ended:
+            self._close(self._open.pop(self._next_item))
+            self._next_item += 1
+
+    def _add(self, unit: Unit, opinion: Mapping[str, Any]) -> None:
+        item = self._open.get(unit.item)
+        if item is None:
+            group = _text(opinion["metadata"].get(self._by)) if self._by else ALL_ITEMS
+            item = self._open[unit.item] = _JudgedItem(group, opinion.get("probe") is not None)
+        if item.is_variant:
+            return
+        if opinion["score"] is not None:
+            self._scored[opinion["judge"]] += 1
+            item.scores.setdefault((unit.dimension, unit.agent), []).append(opinion["score"])
+        elif not opinion.get("not_needed"):
+            self._failed[opinion["judge"]] += 1
+
+    def _add_error(self, error: Mapping[str, Any]) -> None:
+        if error.get("probe") is None:
+            cause = error["judge"], error["kind"], error.get("status_code")
+            self._causes[cause] += 1
+            self._messages.setdefault(cause, error["message"][:MESSAGE_CHARS])
+
+    def _close(self, item: _JudgedItem) -> None:
+        """Count an item of which all units have ended."""
+        if item.is_variant:
+            return
+        self._items += 1
+        agents = self.layout.spec.agents
+        for at, _, rule in self._dimensions if item.group is not None else ():
+            by_judge = {agents[agent].name: fmean(scores) for (d, agent), scores in item.scores.items() if d == at}
+            score = rule.combined(by_judge)
+            if score is None:
+                self._unscored[at, item.group or ""] += 1
+            else:
+                self._scores.setdefault((at, item.group or ""), []).append(score)
+
+    # -------------------------------------------------------------- means
+    @property
+    def _kind(self) -> Literal["anytime", "certain"]:
+        """Tell which intervals the order of the items allows for."""
+        shuffle = arrangement_of(self.layout.spec).shuffle
+        if shuffle is None or not can_answer():
+            return "certain"
+        # Where a question takes items of its two groups in turn, only the order within these is random.
+        difference = self.layout.spec.question.difference if self.layout.spec.question is not None else None
+        return "anytime" if difference is None or difference.by == self._by else "certain"
+
+    def _count_items(self, dicast: Dicast) -> Mapping[str, int]:
+        """Return how many items each group has, without variants; {} if they cannot be counted from here."""
+        from dicast.app.operator.rating import NoTexts, items_of  # noqa: PLC0415  (takes long to load)
+        from dicast.app.reports.folders import job_folder  # noqa: PLC0415
+
+        layout, sizes = self.layout, Counter[str]()
+        of_unit = len(layout.spec.agents) * len(layout.spec.dimensions) * layout.spec.rounds
+        arrangement = arrangement_of(layout.spec)
+        if not self._by and arrangement.vary is None:
+            return {ALL_ITEMS: layout.units // of_unit}
+        if layout.units // of_unit > MOST_COUNTED:
+            return {}
+
+        def metadata() -> Iterator[Mapping[str, Any]]:
+            if arrangement.needed or isinstance(layout.spec.items, ItemSource):
+                items = items_of(dicast, self.job, job_folder(dicast.settings.results_dir, self.job))
+                yield from (item.metadata for item in items if item.probe is None)
+            else:
+                yield from dicast.existing_ledger.item_metadata(self.job)
+
+        try:
+            for each in metadata():
+                sizes[(_text(each.get(self._by)) or "") if self._by else ALL_ITEMS] += 1
+        except NoTexts:
+            return {}
+        return sizes
+
+    def _draw(self, sizes: Mapping[str, int]) -> list[Chart]:
+        """Return the charts of the means so far."""
+        charts, shown = [], [dimension for _, dimension, _ in self._dimensions[:MOST_CHARTS]]
+        for at, dimension, _ in self._dimensions[:MOST_CHARTS]:
+            by_size = sorted((group for d, group in self._scores if d == at), key=lambda g: -len(self._scores[at, g]))
+            rows = [
+                scale_mark(group, len(self._scores[at, group]), self._figure(at, dimension, group, sizes), dimension)
+                for group in by_size[:MOST_ROWS]
+            ]
+            if rows:
+                charts.append(
+                    Chart(
+                        title=title(dimension), dimension=dimension.id, by=self._by, opinion="judges",
+                        unit="percent of the scale", rows=sorted(rows, key=lambda mark: -(mark.place or 0.0)),
+                    )
+                )  # fmt: skip
+        return on_one_axis(charts, shown)
+
+    def _figure(self, at: int, dimension: ReportDimension, group: str, sizes: Mapping[str, int]) -> Figure:
+        """Return the mean of a group's scores so far, with the interval of the mean of all its items."""
+        scores, low, high = self._scores[at, group], dimension.scale_min, dimension.scale_max
+        value, count = fmean(scores), len(scores)
+        population = sizes.get(group, 0) - self._unscored[at, group]
+        if population < count:
+            return Figure.combined(value, "mean", items=count)
+        if self._kind == "anytime":
+            import numpy as np  # noqa: PLC0415  (takes long to load, and is an extra)
+
+            from dicast.app.analysis.estimates import Estimate  # noqa: PLC0415
+            from dicast.app.analysis.sequences import interim_mean  # noqa: PLC0415
+
+            estimate = interim_mean(np.asarray(scores, float), (low, high), population)
+            bounds = (estimate.low, estimate.high) if isinstance(estimate, Estimate) else (None, None)
+            return Figure.combined(value, "betting", low=bounds[0], high=bounds[1], items=count)
+        rest, whole = population - count, sum(scores)
+        least, most = ((whole + rest * end) / population for end in (low, high))
+        return Figure.combined(value, "bounds", low=least, high=most, items=count)
+
+    def _note(self, kind: Literal["anytime", "certain", "none"]) -> str:
+        of_what = f"items of its {self._by}" if self._by else "items of the job"
+        whole = f" of {sum(self._sizes.values()):,}" if self._sizes else ""
+        means = f"So far, in the judges' opinion: means of the {self._counted_at:,}{whole} items that all have judged"
+        if kind == "anytime":
+            return (
+                f"{means}, in random order. An interval is of the mean of all {of_what} that get a score, and holds "
+                "with 95 %, however often one looks."
+            )
+        if kind == "certain":
+            return (
+                f"{means}, in the order of their file, which is no random sample. An interval is where the mean of all "
+                f"{of_what} that get a score will lie, whatever the others get."
+            )
+        return f"{means}; how far they may be from the means of all items cannot be told from here."
+
+
+def _interim_rule(rule: PanelRule) -> PanelRule:
+    """Return the rule by which a panel's scores can be combined before the job has ended: the mean, where the rule
+    learns from the whole job, or says only whether an item passes."""
+    return PanelRule() if rule.learns or rule.threshold is not None else rule
+
+
+def _text(value: object) -> str | None:
+    """Return the value of a metadata as results have it."""
+    return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()

@@ -150,11 +150,22 @@ def read_page(
 ) -> list[dict[str, Any]] | None:
     """Return the opinions of a page in the order in which `write_page` got them, as parsed JSON. Returns None before
     the page is written and after the job has ended. Raises OSError."""
+    whole = read_whole_page(results_dir, job_id, incarnation, lane, page)
+    return None if whole is None else whole[0]
+
+
+def read_whole_page(
+    results_dir: str | Path, job_id: str, incarnation: str, lane: str, page: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+    """Return the opinions of a page, as `read_page` does, and its errors. Raises OSError."""
     path = own_folder(results_dir, job_id, incarnation) / PARTS / incarnation / _part_name(lane, page)
     try:
         with path.open("rb") as file:
             counts = orjson.loads(file.readline())
-            return [orjson.loads(file.readline()) for _ in range(counts["opinions"])]
+            opinions, errors = (
+                [orjson.loads(file.readline()) for _ in range(counts[n])] for n in ("opinions", "errors")
+            )
+            return opinions, errors
     except FileNotFoundError:
         return None
 

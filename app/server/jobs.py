@@ -80,6 +80,11 @@ class JobView(BaseModel):
     waits_for: str | None = Field(default=None, description="why it stands still")
     answered: str | None = Field(default=None, description="what is known of its question, once it is")
     money: str = Field(default="", description="spent, reserved, and its cap, in words; '' of models without a price")
+    spent: str = Field(default="", description="what its calls are known to have cost; '' if none had a price")
+    unpriced: list[str] = Field(default=[], description="models, as pool/model, whose calls are in no amount")
+    cost: str = Field(default="", description="both, with what is reserved or unknown, in words")
+    health: str | None = Field(default=None, description="of a job that has ended: good, partial or bad")
+    badge: str | None = Field(default=None, description="its state and health in a few words")
 
 
 class JobPage(BaseModel):
@@ -384,6 +389,9 @@ def _filed(parts: Parts, claims: Claims, unknown: UnknownJob) -> JobView:
     return JobView(
         id=report.job_id, state=JobState(report.status), project=report.project, units=report.units,
         done=report.units - report.missing, counters=counters, why=report.reason,
+        spent=report.cost.spent(), unpriced=report.cost.unpriced, cost=report.cost.sentence(),
+        health=report.conclusions.health if report.conclusions is not None else None,
+        badge=report.conclusions.badge if report.conclusions is not None else None,
         started_ms=round(1000 * report.started.timestamp()), finished_ms=round(1000 * report.finished.timestamp()),
     )  # fmt: skip
 

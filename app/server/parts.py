@@ -31,6 +31,7 @@ from dicast.app.access.tokens import Tokens
 from dicast.app.application import Dicast
 from dicast.app.cluster.snapshot import SharedState, read_shared
 from dicast.app.datasets.tables import ENDINGS
+from dicast.app.operator.waiting import RunningJobs
 from dicast.app.reports.browse import Browser
 from dicast.app.reports.folders import sync_folder
 from dicast.app.server.errors import FileNotAllowed, FolderFull, InvalidRequest, KeyReused, TooManyStreams
@@ -404,6 +405,7 @@ class Parts:
     streams: Streams = field(default_factory=Streams)
     turns: RequestTurns = field(default_factory=RequestTurns)
     browser: Browser = field(default_factory=Browser)
+    running: RunningJobs = field(default_factory=RunningJobs)
 
     @classmethod
     def for_server(cls, dicast: Dicast, hosts: frozenset[str] | None) -> Parts:

@@ -32,6 +32,7 @@ from dicast.app.ledger.records import JobState
 from dicast.app.operator.jobs import JobNotEnded
 from dicast.app.operator.prompts import NoPrompt, prompt_of
 from dicast.app.operator.rating import NoTexts, items_of, text_of
+from dicast.app.operator.waiting import JobSoFar
 from dicast.app.reports.blind import BlindRatings
 from dicast.app.reports.browse import FacetValue, ItemQuery, JudgeScores, Sort
 from dicast.app.reports.collecting import ResultsAway
@@ -153,6 +154,16 @@ def newest(
     if view.state.ended:
         return NewestErrors(errors=[])
     return NewestErrors(errors=newest_errors(job_folder(parts.dicast.settings.results_dir, job), limit))
+
+
+@router.get("/jobs/{job}/so-far")
+def so_far(parts: GivenParts, claims: Reader, job: JobName) -> JobSoFar:
+    """Show what the judges of a running job have said so far, as far as its pages are gathered: the panel's means with
+    intervals of the means of all items, failures by judge, and what the calls have cost. Nothing for a job that has
+    ended: `report` has it all."""
+    if read_job(parts, claims, job).state.ended:
+        return JobSoFar(items=0, of=None, kind="none", note="", charts=[], judges=[], failed=[])
+    return parts.running.so_far(parts.dicast, job)
 
 
 def place_of(parts: Parts, claims: Claims, job: str) -> tuple[Report, Path]:

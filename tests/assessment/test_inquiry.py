@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dicast.app.analysis.sequences import answer_of
+from dicast.app.analysis.sequences import answer_of, interim_mean
 from dicast.app.domain.question import Question
 
 SCALE = (1, 5)
@@ -78,3 +78,14 @@ def test_more_confidence_needs_more_items():
         for confidence in (0.8, 0.9999)
     ]
     assert states == ["yes", "open"]
+
+
+def test_an_interim_mean_holds_at_all_looks_together():
+    """Of all items that there are; it is exact once they are all judged."""
+    rng, population, missed = np.random.default_rng(3), 60, 0
+    for _ in range(40):
+        scores = rng.choice([1.0, 2.0, 4.5, 5.0], population, p=[0.2, 0.3, 0.2, 0.3])
+        looks = [interim_mean(scores[:count], (1, 5), population) for count in range(10, population + 1, 10)]
+        assert looks[-1].low == looks[-1].high == looks[-1].value == pytest.approx(scores.mean())
+        missed += any(not look.low <= scores.mean() <= look.high for look in looks)
+    assert missed <= 6

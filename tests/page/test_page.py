@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
+from dicast.app.domain.price import Place
 from dicast.app.domain.report import Report
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.reports.blind import BlindRatings
@@ -101,6 +103,7 @@ def made(open_installation: tuple[Dicast, str]) -> tuple[Dicast, str]:
     world.finished(dicast, "editorials", 60, failed=9)
     world.finished(dicast, "hostile", 4, hostile=True, failed=2)
     world.running(dicast, "nightly", 140)
+    world.half_done(dicast, "half-done")
     world.ended(dicast, world.conversations("talks"))
     world.ended(dicast, world.pairs("pairs", 6))
     with client(address) as http:
@@ -110,7 +113,8 @@ def made(open_installation: tuple[Dicast, str]) -> tuple[Dicast, str]:
 
 
 VIEWS = (
-    "#/jobs", "#/jobs/editorials", "#/jobs/nightly", "#/jobs/editorials/items?sort=disagreement&descending=true",
+    "#/jobs", "#/jobs/editorials", "#/jobs/nightly", "#/jobs/half-done",
+    "#/jobs/editorials/items?sort=disagreement&descending=true",
     "#/jobs/editorials/item?id=essay-007", "#/pools", "#/pools/sim", "#/nodes", "#/submit", "#/rate/editorials",
     "#/rate/editorials?rater=eve", "#/jobs/hostile", "#/jobs/hostile/items", "#/jobs/hostile/item?id=item-2",
     "#/rate/hostile?rater=eve", "#/jobs/talks/item?id=talk-0", "#/jobs/pairs/item?id=pair-0", "#/rate/pairs?rater=eve",
@@ -205,6 +209,43 @@ def test_errors_are_shown_as_they_come(made: tuple[Dicast, str], open_page: Open
     world.failing(dicast, name, 50, page=1, told=world.HOSTILE)
     seen.page.wait_for_selector("td:has-text('<script>window.stolen')")
     assert seen.axe() == []
+
+
+def test_a_running_job_tells_means_failures_and_cost_so_far(made: tuple[Dicast, str], open_page: Open) -> None:
+    """With what the intervals are of, and no winner."""
+    seen = open_page(made[1], viewport={"width": 1440, "height": 900})
+    seen.go("#/jobs/half-done")
+    seen.page.wait_for_selector("h2:has-text('Systems so far')")
+    told = seen.page.inner_text("main")
+    assert "in the judges' opinion: means of the 30 of 60 items" in told and "however often one looks" in told
+    assert "mean of all items of its system" in told
+    assert "Cost so far: 1.20 USD spent, 0.10 USD reserved; besides, the unpriced calls of sim/free" in told
+    row = seen.page.locator("table.judges tbody tr", has_text="copy editor")
+    assert "1.20 USD" in row.inner_text() and "no answer in time" in seen.page.inner_text("table.judges")
+    assert seen.page.locator(".chart .track").count() == 6 and seen.page.locator(".chart a, .chart .leads").count() == 0
+    seen.go("#/jobs")
+    listed = seen.page.get_by_role("row", name=re.compile("half-done")).inner_text()
+    assert "1.20 USD" in listed and "and unpriced calls" in listed
+
+
+def test_the_list_tells_how_well_jobs_have_gone(made: tuple[Dicast, str], open_page: Open) -> None:
+    dicast, address = made
+    document = world.job("all-failed", 2)
+    report = world.ended(dicast, document, failed=10**6, chance=1.0)
+    assert report.scored == 0
+    places = orjson.dumps([[Place("sim", "free").as_dict()]] * 3)
+    dicast.store.hset(dicast.keys.at("job", "all-failed"), mapping={"b:0.0.20781:calls": 6, "places": places})
+    seen = open_page(address)
+    seen.go("#/jobs")
+    for name, tone, label in (
+        ("all-failed", "bad", "completed, all failed"), ("editorials", "partial", "completed, 9 failed"),
+        ("talks", "completed", "completed"), ("nightly", "running", "running"),
+    ):  # fmt: skip
+        badge = seen.page.get_by_role("row", name=re.compile(f"^{name}")).locator(".badge")
+        assert (badge.inner_text(), tone in badge.get_attribute("class").split()) == (label, True)
+    assert "no price" in seen.page.get_by_role("row", name=re.compile("^all-failed")).inner_text()
+    seen.go("#/jobs/all-failed", wait=".verdict")
+    assert "Cost: not known, as nobody has told the price of sim/free." in seen.page.inner_text("main")
 
 
 def test_a_job_is_followed_cancelled_and_resumed(made: tuple[Dicast, str], open_page: Open) -> None:

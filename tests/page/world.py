@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
+
 from dicast.app.application import Dicast
+from dicast.app.domain.arrangement import Arrangement
+from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.price import Place, Price, TokenRates
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension, ReportHeader
 from dicast.app.reports.files import finish, write_page
-from dicast.app.reports.folders import begin
-from dicast.app.reports.stored_items import write_items
+from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.stored_items import write_arranged, write_items
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 SCRIPT = "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'>"
@@ -99,18 +104,16 @@ def finished(dicast: Dicast, name: str, items: int, *, hostile: bool = False, fa
     return ended(dicast, job(name, items, hostile=hostile), hostile=hostile, failed=failed)
 
 
-def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, failed: int = 0) -> Report:
-    """The same of any job."""
+def ended(
+    dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, failed: int = 0, chance: float = 0.1
+) -> Report:
+    """The same of any job; `failed` of its units fail, each with this chance."""
     spec, name = EvaluationJob.model_validate(document), document["id"]
     root = dicast.settings.results_dir
     assert isinstance(spec.items, list)
     begin(root, name, "abc")
-    opinions = list(_opinions(spec, failed, HOSTILE if hostile else "The position comes late, but holds."))
-    errors = [
-        EvaluationError(judge=o.judge, criterion_id=o.criterion_id, item_id=o.item_id, replicate=0,
-                        kind=ErrorKind.TIMEOUT, message=HOSTILE if hostile else "no answer within 60 s", attempts=3)
-        for o in opinions if o.score is None
-    ]  # fmt: skip
+    opinions = list(_opinions(spec, failed, HOSTILE if hostile else "The position comes late, but holds.", chance))
+    errors = _timeouts(opinions, HOSTILE if hostile else "no answer within 60 s")
     write_page(root, name, "abc", "0", 0, opinions, errors)
     write_items(root, name, "abc", [spec.items])
     header = ReportHeader(
@@ -123,6 +126,14 @@ def ended(dicast: Dicast, document: dict[str, Any], *, hostile: bool = False, fa
     dicast.submit(spec)
     registered(dicast, report)
     return report
+
+
+def _timeouts(opinions: list[Opinion], told: str = "no answer within 60 s") -> list[EvaluationError]:
+    return [
+        EvaluationError(judge=o.judge, criterion_id=o.criterion_id, item_id=o.item_id, replicate=0,
+                        kind=ErrorKind.TIMEOUT, message=told, attempts=3)
+        for o in opinions if o.score is None
+    ]  # fmt: skip
 
 
 def registered(dicast: Dicast, report: Report) -> None:
@@ -146,6 +157,28 @@ def running(dicast: Dicast, name: str, done: int, units_items: int = 40) -> None
     progress(dicast, name, done)
 
 
+def half_done(dicast: Dicast, name: str) -> None:
+    """A job of two systems under way, in random order, of which some pages are gathered; its calls have cost
+    something."""
+    document = job(name, 60)
+    for n, item in enumerate(document["items"]):
+        item["metadata"] = {"system": f"bot {n % 2}"}
+    dicast.submit({**document, "groups": ["system"], "max_calls": 10_000})
+    layout, root = dicast.ledger.layout(name), dicast.settings.results_dir
+    begin(root, name, layout.incarnation)
+    items = [Item.model_validate(item) for item in document["items"]]
+    random.Random(3).shuffle(items)
+    write_arranged(job_folder(root, name), iter(items), Arrangement(), random.Random(3), len(items))
+    judged = layout.spec.model_copy(update={"items": items[:30]})
+    opinions = list(_opinions(judged, 5, "The position comes late, but holds."))
+    write_page(root, name, layout.incarnation, "0", 0, opinions, _timeouts(opinions))
+    places = [[Place("sim", "dear", Price(TokenRates(2, 3, 2, 2)))], [Place("sim", "free")], [Place("sim", "free")]]
+    books = {"b:0.0.20781:calls": 90, "b:0.0.20781:spent": 12 * 10**11, "b:1.0.20781:calls": 90, "spent": 12 * 10**11}
+    stored = orjson.dumps([[place.as_dict() for place in own] for own in places])
+    dicast.store.hset(dicast.keys.at("job", name), mapping={**books, "reserved_cost": 10**11, "places": stored})
+    progress(dicast, name, len(opinions))
+
+
 def failing(dicast: Dicast, name: str, done: int, *, page: int, told: str) -> None:
     """A page of a running job's is gathered, with an error."""
     root = dicast.settings.results_dir
@@ -164,7 +197,7 @@ def progress(dicast: Dicast, name: str, done: int) -> None:
     dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
 
 
-def _opinions(spec: EvaluationJob, failed: int, argument: str) -> Iterator[Opinion]:
+def _opinions(spec: EvaluationJob, failed: int, argument: str, chance: float = 0.1) -> Iterator[Opinion]:
     rng, left = random.Random(7), failed
     assert isinstance(spec.items, list)
     for item in spec.items:
@@ -173,7 +206,7 @@ def _opinions(spec: EvaluationJob, failed: int, argument: str) -> Iterator[Opini
             for d in spec.dimensions:
                 at = min(1.0, max(0.0, good + (n - 1) * 0.12 + rng.gauss(0, 0.12)))
                 score: int | None = round(d.scale.min + at * (d.scale.max - d.scale.min))
-                if left and rng.random() < 0.1:
+                if left and rng.random() < chance:
                     score, left = None, left - 1
                 yield Opinion(
                     judge=agent.name, criterion_id=d.id, item_id=item.id, replicate=0, score=score,

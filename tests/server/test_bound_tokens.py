@@ -48,6 +48,7 @@ ROUTES: dict[tuple[str, str], str] = {
     ("GET", "/jobs/{job}/opinions"): "job",
     ("GET", "/jobs/{job}/errors"): "job",
     ("GET", "/jobs/{job}/errors/newest"): "job",
+    ("GET", "/jobs/{job}/so-far"): "job",
     ("GET", "/jobs/{job}/items"): "job",
     ("GET", "/jobs/{job}/item"): "job",
     ("GET", "/jobs/{job}/text"): "job",

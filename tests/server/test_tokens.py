@@ -38,6 +38,7 @@ EXAMPLES: dict[tuple[str, str], tuple[str, set[Scope]]] = {
     ("GET", "/jobs/{job}/opinions"): ("/jobs/mine/opinions", {S.JOB_READ}),
     ("GET", "/jobs/{job}/errors"): ("/jobs/mine/errors", {S.JOB_READ}),
     ("GET", "/jobs/{job}/errors/newest"): ("/jobs/mine/errors/newest", {S.JOB_READ}),
+    ("GET", "/jobs/{job}/so-far"): ("/jobs/mine/so-far", {S.JOB_READ}),
     ("GET", "/jobs/{job}/items"): ("/jobs/mine/items", {S.JOB_READ}),
     ("GET", "/jobs/{job}/item"): ("/jobs/mine/item?id=i", {S.JOB_READ}),
     ("GET", "/jobs/{job}/text"): ("/jobs/mine/text?id=i", {S.JOB_READ}),

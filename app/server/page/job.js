@@ -4,9 +4,9 @@ import { act, confirmed, count, fixed, foreign, h, percent, say, show, span, tel
 import { at, download, follow, get, job as of } from "./ask.js";
 import { bars, step } from "./charts.js";
 import { Pace, badge, cancel, ended, progress, resume } from "./jobs.js";
-import { disagreement, failed, health, judges, meetings, systems, verdict } from "./verdict.js";
+import { disagreement, failed, health, judges, meetings, soFar, systems, verdict } from "./verdict.js";
 
-const ERRORS_EVERY_MS = 2000;
+const LOOK_EVERY_MS = 3000;
 const here = (id, rest = "", params = {}) => at(`#/jobs/${encodeURIComponent(id)}${rest}`, params);
 
 export const crumbs = (id, last) => h("nav", { class: "crumbs", "aria-label": "Where you are" },
@@ -16,16 +16,22 @@ export async function jobView({ root, name, signal, session, ready }) {
   const state = h("span"), actions = h("div", { class: "row" }), told = h("div"), results = h("div", { class: "results" }), newest = h("div");
   const bar = progress(`Progress of ${name}`), pace = new Pace(), figures = h("dl", { class: "figures" }), facts = h("p", { class: "dim" });
   const submits = session.scopes.includes("job:submit");
-  let before = "", failures = 0, looking = false;
+  const cost = h("p"), known = h("div", { class: "results" });
+  let before = "", failures = 0, done = 0, looking = false, told_so_far = "";
 
-  /** The newest errors while the job runs, as they come. */
+  /** What the judges have said so far, and the newest errors, while the job runs. */
   const look = async () => {
     if (looking) return;
     looking = true;
-    while (!signal.aborted && failures && !ended(before)) {
-      const found = await get(of(name, "/errors/newest"), signal).catch(() => null);
-      if (!signal.aborted && !ended(before) && found) show(newest, found.errors.length > 0 && lately(name, found.errors));
-      await new Promise((resolve) => setTimeout(resolve, ERRORS_EVERY_MS));
+    while (!signal.aborted && done && !ended(before)) {
+      const [found, errors] = await Promise.all([get(of(name, "/so-far"), signal).catch(() => null), failures && get(of(name, "/errors/newest"), signal).catch(() => null)]);
+      if (signal.aborted || ended(before)) break;
+      if (found && JSON.stringify(found) !== told_so_far && !known.querySelector(".hint[open]")) {
+        told_so_far = JSON.stringify(found);
+        show(known, soFar(found));
+      }
+      if (errors) show(newest, errors.errors.length > 0 && lately(name, errors.errors));
+      await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
     }
     looking = false;
   };
@@ -46,8 +52,10 @@ export async function jobView({ root, name, signal, session, ready }) {
       c.possible_double_charges > 0 && ["Perhaps paid twice", count(c.possible_double_charges), true],
     ].filter(Boolean).map(([label, value, bad]) => h("div", {}, h("dt", {}, label), h("dd", { class: bad ? "bad" : null }, value))));
     show(told, view.waits_for && foreign(`Waits: ${view.waits_for}`, "p", { class: "card wrong" }), view.why && foreign(view.why, "p", { class: "card wrong" }));
+    tell(cost, over ? "" : costs(view, "Cost so far"));
     failures = c.failed || 0;
-    if (view.state === before) return failures && !over ? look() : undefined;
+    done = view.done;
+    if (view.state === before) return done && !over ? look() : undefined;
     if (before) say(`The job is ${view.state}`);
     before = view.state;
     show(state, badge(view.state));
@@ -64,15 +72,16 @@ export async function jobView({ root, name, signal, session, ready }) {
     }) }, "Judge these again"));
     if (over) outcome({ name, root: results, view, signal, state, facts, figures, again }).catch((error) => error.name !== "AbortError" && show(results, foreign(error.message, "p", { class: "card wrong" })));
     else show(results);
-    if (over) show(newest);
-    else if (failures) look();
+    cost.hidden = over;
+    if (over) show(newest), show(known);
+    else if (done) look();
     return undefined;
   };
 
   const view = await get(of(name), signal);
   update(view);
   show(root, crumbs(name), h("div", { class: "head" }, h("h1", {}, name, " ", state), actions),
-    facts, told, bar.element, !ended(view.state) && figures, newest, results);
+    facts, told, bar.element, !ended(view.state) && figures, cost, known, newest, results);
   show(facts, "Project ", foreign(view.project), ` · submitted ${when(view.created_ms || view.started_ms)}`);
   ready();
   const watch = () => follow(of(name, "/events"), (kind, seen) => {
@@ -100,7 +109,7 @@ async function outcome({ name, root, view, signal, state, facts, figures, again 
   const distributed = h("section", {}, h("p", { class: "wait" }, "One moment …"));
   if (conclusions) {
     show(state, health(conclusions, view.state));
-    show(facts, summary(report));
+    show(facts, summary(report, view));
   }
   show(root,
     conclusions ? [verdict(conclusions, report.failed > 0 && again), systems(name, report), meetings(report), judges(name, report),
@@ -117,7 +126,7 @@ async function outcome({ name, root, view, signal, state, facts, figures, again 
       return distributed;
     }),
     folded("All that the statistics say", () => words(report)),
-    folded("Calls, tokens and configuration", () => [figures, details(report)]));
+    folded("Cost, calls, tokens and configuration", () => [bill(report), figures, details(report)]));
   return undefined;
 }
 
@@ -128,14 +137,21 @@ function folded(label, make) {
   return box;
 }
 
-function summary(report) {
+/** What a job has cost, in words; "" before its first call. */
+function costs(view, label) {
+  if (!view.cost) return "";
+  const missing = view.unpriced.join(", ");
+  return view.spent ? `${label}: ${view.cost}` : `${label}: not known, as nobody has told the price of ${missing}`;
+}
+
+function summary(report, view) {
   const { counts } = report.conclusions, raters = report.statistics?.dimensions?.[0]?.raters?.length ?? 0;
   const several = (n, one, many) => `${count(n)} ${n === 1 ? one : many}`;
   const known = report.statistics?.items || null;
   return [
     known && `${several(known, "item", "items")}, `, several(report.agents.length, "judge", "judges"), ", ", several(report.dimensions.length, "dimension", "dimensions"),
     raters > 0 && `; ${several(raters, "person", "people")} rated ${count(Math.max(...report.statistics.dimensions.map((d) => d.rated_items)))}`,
-    `. ${several(counts.planned, "judgement", "judgements")}`, counts.probes > 0 && ` and ${count(counts.probes)} for probes`, `, ${several(report.calls, "call", "calls")}, ${span(report.wall_s)}. Project `, foreign(report.project), ".",
+    `. ${several(counts.planned, "judgement", "judgements")}`, counts.probes > 0 && ` and ${count(counts.probes)} for probes`, `, ${several(report.calls, "call", "calls")}, ${span(report.wall_s)}. `, view.cost && [foreign(costs(view, "Cost")), ". "], "Project ", foreign(report.project), ".",
   ];
 }
 
@@ -210,6 +226,18 @@ export function words(report) {
       known.unknowable.length > 0 && h("details", {}, h("summary", {}, "What nobody can know without ratings by people"), h("ul", {}, known.unknowable.map((line) => h("li", {}, foreign(line))))));
   }
   return h("section", {}, h("h2", {}, "How far the judges can be trusted"), known.dimensions.map((d) => h("div", {}, h("h3", {}, foreign(d.dimension)), h("ul", {}, d.summary.map((line) => h("li", {}, foreign(line)))))));
+}
+
+/** The books: what each judge has spent, where and on which day. */
+function bill(report) {
+  const { lines } = report.cost ?? { lines: [] };
+  if (!lines?.length) return null;
+  const money = (amount, currency) => (amount === null ? h("span", { class: "dim" }, "no price") : `${Number(amount).toPrecision(3)} ${currency}`);
+  return wide("Cost", h("table", { class: "small" },
+    h("thead", {}, h("tr", {}, ["Judge", "Model", "Day", "Calls", "Tokens in", "Tokens out", "Cost", "At most, of unknown"].map((label, n) => h("th", { scope: "col", class: n > 2 ? "number" : null }, label)))),
+    h("tbody", {}, lines.map((line) => h("tr", {}, h("td", {}, foreign(line.judge)), h("td", {}, foreign(`${line.pool}/${line.model}`)), h("td", {}, line.day),
+      h("td", { class: "number" }, count(line.calls)), h("td", { class: "number" }, count(line.input_tokens)), h("td", { class: "number" }, count(line.output_tokens)),
+      h("td", { class: "number" }, money(line.spent, line.currency)), h("td", { class: "number" }, Number(line.unknown) ? money(line.unknown, line.currency) : "–"))))));
 }
 
 const details = (report) => h("details", {}, h("summary", {}, "Configuration"),

@@ -28,7 +28,9 @@ export class Pace {
   }
 }
 
-export const badge = (state) => h("span", { class: `badge ${state}` }, state);
+/** How well an ended job has gone, as a colour: green, amber or red. */
+export const HEALTH = { good: "completed", partial: "partial", bad: "bad" };
+export const badge = (label, tone = label) => h("span", { class: `badge ${tone}` }, label);
 
 export function progress(label) {
   const bar = h("progress", { max: 1, value: 0, "aria-label": label });
@@ -83,7 +85,7 @@ export async function jobsView({ root, query, signal, session, ready }) {
 
   const table = h("div", { class: "wide", role: "region", "aria-label": "Jobs", tabindex: "0" },
     h("table", { class: "jobs" },
-      h("thead", {}, h("tr", {}, ["Job", "State", "Progress", "Rate", "Time left", "Calls", "Tokens", "Retries", "Failed", "Submitted"].map((name, n) => h("th", { scope: "col", class: n > 2 ? "number" : null }, name)))),
+      h("thead", {}, h("tr", {}, ["Job", "State", "Progress", "Rate", "Time left", "Calls", "Tokens", "Cost", "Retries", "Failed", "Submitted"].map((name, n) => h("th", { scope: "col", class: n > 2 ? "number" : null }, name)))),
       body));
   await look();
   show(root,
@@ -99,17 +101,18 @@ function line(view) {
   const bar = progress(`Progress of ${view.id}`);
   const pace = new Pace();
   const cell = () => h("td", { class: "number" });
-  const [rate, left, calls, tokens, retries, failed, submitted] = Array.from({ length: 7 }, cell);
+  const [rate, left, calls, tokens, cost, retries, failed, submitted] = Array.from({ length: 8 }, cell);
   const state = h("td");
   const element = h("tr", {},
     h("td", { class: "name" }, h("a", { href: `#/jobs/${encodeURIComponent(view.id)}` }, view.id), h("div", { class: "dim" }, foreign(view.project))),
-    state, h("td", {}, bar.element), rate, left, calls, tokens, retries, failed, submitted);
+    state, h("td", {}, bar.element), rate, left, calls, tokens, cost, retries, failed, submitted);
   return {
     element,
     update(now) {
       const of = now.counters;
       pace.add(now.done);
-      if (state.textContent !== now.state) show(state, badge(now.state));
+      const label = now.badge ?? now.state;
+      if (state.textContent !== label) show(state, badge(label, now.health ? HEALTH[now.health] : now.state));
       bar.set(now.done, now.units);
       const runs = !ended(now.state);
       const took = now.finished_ms && now.started_ms ? (now.finished_ms - now.started_ms) / 1000 : null;
@@ -118,6 +121,10 @@ function line(view) {
       tell(left, runs ? span(pace.left(now.units)) : took === null ? "–" : `took ${span(took)}`);
       tell(calls, count(of.calls));
       tell(tokens, of.tokens_in === undefined ? "–" : count(of.tokens_in + of.tokens_out));
+      tell(cost, now.spent || (now.unpriced.length ? "no price" : "–"));
+      cost.classList.toggle("dim", !now.spent);
+      cost.title = now.cost;
+      if (now.spent && now.unpriced.length) cost.append(h("div", { class: "dim" }, "and unpriced calls"));
       tell(retries, count((of.retries || 0) + (of.requeues || 0)));
       tell(failed, count(of.failed));
       failed.classList.toggle("bad", of.failed > 0);

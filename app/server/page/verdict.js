@@ -2,7 +2,8 @@
 // The sentences are the report's own, the same as in report.html and on a terminal.
 
 import { at, get, job as of } from "./ask.js";
-import { act, count, fixed, foreign, h, s, show, wide } from "./dom.js";
+import { HEALTH, badge } from "./jobs.js";
+import { count, fixed, foreign, h, s, show, wide } from "./dom.js";
 
 const here = (id, rest = "", params = {}) => at(`#/jobs/${encodeURIComponent(id)}${rest}`, params);
 const SHADES = 6;
@@ -12,13 +13,14 @@ const ABOUT = {
   opinion: "People's opinion of all items is estimated from the ratings of some and the judges' scores of all; where nobody has rated, only the judges' own opinion can be told.",
   interval: "The line is the 95 % interval: where the value lies, allowing for the chance by which these items were drawn.",
   spread: "The spread of an item is the standard deviation between its judges, in parts of the scale, as a mean over the dimensions.",
+  sofar: "Only items that all judges have judged count, in the order in which they are judged, so that slow ones are not left out. Which system is best is told when the job has ended.",
   strength: "The share of comparisons that this one would win against an average one of those compared (Bradley and Terry), with its 95 % interval.",
 };
 
 /** A word that is explained where one asks for it. */
 export const hint = (about) => h("details", { class: "hint" }, h("summary", { "aria-label": "What this means" }, "?"), h("p", {}, ABOUT[about]));
 
-export const health = (conclusions, state) => h("span", { class: `badge ${{ good: "completed", partial: "partial", bad: "bad" }[conclusions?.health] ?? state}` }, conclusions?.badge ?? state);
+export const health = (conclusions, state) => badge(conclusions?.badge ?? state, HEALTH[conclusions?.health] ?? state);
 
 /** The sentences: which is best, whom to trust, what failed, what now. */
 export function verdict(conclusions, again) {
@@ -37,25 +39,53 @@ export function verdict(conclusions, again) {
 export function systems(name, report) {
   const { charts, subject } = report.conclusions;
   if (!charts.length) return null;
-  const [low, high] = charts[0].axis, { unit, opinion } = charts[0];
+  const { unit, opinion } = charts[0];
   const grouped = charts.some((chart) => chart.by && chart.by !== "candidate");
   return h("section", {},
     h("div", { class: "head" }, h("h2", {}, grouped ? "Systems" : { pairs: "Who wins", rankings: "Who wins", labels: "Labels" }[subject] ?? "Scores"),
       h("div", { class: "row dim" }, h("span", {}, `${opinion === "people" ? "people's" : "the judges'"} opinion, ${unit}`), hint("opinion"), h("span", {}, "95 % intervals"), hint("interval"))),
-    h("div", { class: "multi" }, charts.map((chart) => h("figure", { class: "card chart" },
-      h("h3", {}, foreign(chart.title)),
-      h("div", { class: "rows" }, chart.rows.map((row) => [
-        h("span", { class: `who${row.leads ? " leads" : ""}`, title: row.name }, foreign(row.name)),
-        dotted(row, chart, low, high, marked(name, report, chart, row)),
-      ])),
-      h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("span", { class: "ends" }, h("span", {}, low), h("span", {}, (low + high) / 2), h("span", {}, high))),
-      chart.note && foreign(chart.note, "figcaption")))));
+    drawn(charts, (chart, row) => marked(name, report, chart, row)));
 }
+
+/** A card a chart; `lead` gives the address that a dot leads to, where there is one. */
+function drawn(charts, lead) {
+  const [low, high] = charts[0].axis;
+  return h("div", { class: "multi" }, charts.map((chart) => h("figure", { class: "card chart" },
+    h("h3", {}, foreign(chart.title)),
+    h("div", { class: "rows" }, chart.rows.map((row) => [
+      h("span", { class: `who${row.leads ? " leads" : ""}`, title: row.name }, foreign(row.name)),
+      dotted(row, chart, low, high, lead(chart, row)),
+    ])),
+    h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("span", { class: "ends" }, h("span", {}, low), h("span", {}, (low + high) / 2), h("span", {}, high))),
+    chart.note && foreign(chart.note, "figcaption"))));
+}
+
+/** What the judges of a running job have said so far, what failed of each, and what its calls have cost. */
+export function soFar(found) {
+  const { charts, judges: rows, failed: causes } = found;
+  const priced = rows.some((row) => row.cost), head = (label, right) => h("th", { scope: "col", class: right ? "number" : null }, label);
+  return [
+    charts.length > 0 && h("section", {},
+      h("div", { class: "head" }, h("h2", {}, charts[0].by ? "Systems so far" : "Scores so far"),
+        h("div", { class: "row dim" }, h("span", {}, `the judges' opinion, ${charts[0].unit}`), hint("sofar"))),
+      foreign(found.note, "p", { class: "dim" }), drawn(charts, () => null)),
+    rows.length > 0 && h("section", {}, h("h2", {}, "Judges so far"),
+      wide("Judges so far", h("table", { class: "judges" },
+        h("thead", {}, h("tr", {}, head("Judge"), head("Scores", true), head("Failed", true), head("Why"), priced && head("Cost"))),
+        h("tbody", {}, rows.map((row) => h("tr", {},
+          h("th", { scope: "row" }, foreign(row.name)), h("td", { class: "number", "data-label": "Scores" }, count(row.scored)),
+          h("td", { class: row.failed ? "number bad" : "number", "data-label": "Failed" }, row.failed ? `${count(row.failed)} of ${count(row.failed + row.scored)}` : "–"),
+          h("td", { class: "long", "data-label": "Why" }, whyFailed(causes.filter((cause) => cause.judge === row.name))),
+          priced && h("td", { "data-label": "Cost" }, foreign(row.cost || "–")))))))),
+  ];
+}
+
+const whyFailed = (causes) => (causes.length ? causes.map((cause) => h("div", {}, `${count(cause.count)} times `, foreign(cause.cause), h("div", { class: "dim" }, foreign(cause.remedy)))) : "–");
 
 function dotted(row, chart, low, high, href) {
   const x = (place) => `${(3 + 94 * (place - low) / (high - low)).toFixed(2)}%`;
   const label = `${row.name}: ${row.text}`;
-  return h("a", { class: "track", href, "aria-label": `${label}, its items`, title: label },
+  return h(href ? "a" : "div", { class: "track", href, role: href ? null : "img", "aria-label": href ? `${label}, its items` : label, title: label },
     s("svg", { "aria-hidden": "true", class: row.leads ? "leads" : null },
       s("line", { x1: x(low), x2: x(high), y1: "50%", y2: "50%", class: "grid" }),
       row.low !== null && s("line", { x1: x(row.low), x2: x(row.high), y1: "50%", y2: "50%", class: "interval" }),

@@ -1,0 +1,203 @@
+"""What a running job's judges have said so far, over HTTP: of which items, with which intervals, and at what cost."""
+
+from __future__ import annotations
+
+import random
+from statistics import fmean
+from typing import Any
+
+import httpx2
+import numpy as np
+import orjson
+import pytest
+
+from dicast.app.analysis.estimates import Estimate
+from dicast.app.analysis.sequences import interim_mean
+from dicast.app.application import Dicast
+from dicast.app.domain.arrangement import arrangement_of
+from dicast.app.domain.item import Item
+from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
+from dicast.app.domain.price import Place, Price, TokenRates
+from dicast.app.operator.waiting import RunningJobs
+from dicast.app.reports.files import write_page
+from dicast.app.reports.folders import begin, job_folder
+from dicast.app.reports.stored_items import write_arranged
+
+ITEMS = 60
+JUDGES = ("strict", "kind")
+
+
+def a_job(name: str, **more: Any) -> dict[str, Any]:
+    items = [{"id": f"i{n}", "text": "a text", "metadata": {"system": f"bot {n % 3}"}} for n in range(ITEMS)]
+    dimensions = [{"id": "good", "instructions": "?", "scale": {"min": 1, "max": 5}}]
+    agents = [{"name": judge} for judge in JUDGES]
+    return {"id": name, "items": items, "agents": agents, "dimensions": dimensions, "groups": ["system"], **more}
+
+
+def runs(dicast: Dicast, document: dict[str, Any], *, in_order: list[Item] | None = None) -> list[Item]:
+    """Submit a job and have it run; return its items in the order in which they are judged."""
+    dicast.submit(document)
+    name = document["id"]
+    layout = dicast.ledger.layout(name)
+    begin(dicast.settings.results_dir, name, layout.incarnation)
+    dicast.store.hset(dicast.keys.at("job", name), mapping={"state": "running", "started_ms": 1})
+    items = [Item.model_validate(item) for item in document["items"]]
+    arrangement = arrangement_of(layout.spec)
+    if arrangement.needed:
+        folder = job_folder(dicast.settings.results_dir, name)
+        write_arranged(folder, iter(items), arrangement, random.Random(7), len(items))
+        items = [Item.model_validate_json(line) for line in (folder / "arranged.jsonl").read_bytes().splitlines()]
+    return items
+
+
+def score_of(item: Item, judge: str) -> int:
+    """Bot 2 is best, and the kind judge gives a point more."""
+    return 1 + int(item.metadata["system"][-1]) + (judge == "kind") + (int(item.id[1:]) % 2)
+
+
+def judged(
+    dicast: Dicast, name: str, items: list[Item], page: int, *, lane: int = 0, failed: frozenset[str] = frozenset(),
+) -> None:  # fmt: skip
+    """Write a page of a lane."""
+    layout = dicast.ledger.layout(name)
+    opinions, errors = [], []
+    for item in items:
+        for agent in layout.lanes[lane].agents:
+            judge = layout.spec.agents[agent].name
+            score = None if item.id in failed else score_of(item, judge)
+            opinions.append(
+                Opinion(judge=judge, criterion_id="good", item_id=item.id, replicate=0, score=score, argument="",
+                        model="m", metadata=item.metadata)
+            )  # fmt: skip
+            if score is None:
+                errors.append(
+                    EvaluationError(judge=judge, criterion_id="good", item_id=item.id, replicate=0,
+                                    kind=ErrorKind.TIMEOUT, message="no answer within 60 s")
+                )  # fmt: skip
+    write_page(dicast.settings.results_dir, name, layout.incarnation, str(lane), page, opinions, errors)
+
+
+def panel(items: list[Item], system: str) -> list[float]:
+    return [fmean(score_of(item, judge) for judge in JUDGES) for item in items if item.metadata["system"] == system]
+
+
+def rows_of(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in told["charts"][0]["rows"]}
+
+
+def test_random_order_gives_intervals_of_all_items_that_hold_however_often_one_looks(
+    http: httpx2.Client, dicast: Dicast
+) -> None:
+    items = runs(dicast, a_job("capped", max_calls=1000))
+    assert [item.id for item in items] != [f"i{n}" for n in range(ITEMS)]
+    for page, first in enumerate((0, 20)):
+        judged(dicast, "capped", items[first : first + 20], page)
+        told = http.get("/jobs/capped/so-far").json()
+    assert (told["items"], told["of"], told["kind"]) == (40, ITEMS, "anytime")
+    assert "in the judges' opinion" in told["note"] and "means of the 40 of 60 items" in told["note"]
+    assert "all items of its system that get a score" in told["note"] and "however often one looks" in told["note"]
+    for system, row in rows_of(told).items():
+        scores = panel(items[:40], system)
+        expected = interim_mean(np.asarray(scores), (1, 5), 20)  # of the 20 items that each has
+        assert isinstance(expected, Estimate) and row["items"] == len(scores)
+        assert row["text"] == f"{fmean(scores):.2f} ({expected.low:.2f} to {expected.high:.2f})"
+        assert expected.low <= fmean(panel(items, system)) <= expected.high
+    judged(dicast, "capped", items[40:], 2)
+    told = http.get("/jobs/capped/so-far").json()
+    for system, row in rows_of(told).items():  # all are judged: nothing is unknown
+        assert (
+            row["low"] == row["high"] == row["place"] == pytest.approx(25 * (fmean(panel(items, system)) - 1), abs=0.01)
+        )
+
+
+def test_the_order_of_a_file_is_no_sample_so_its_intervals_are_certain(http: httpx2.Client, dicast: Dicast) -> None:
+    items = runs(dicast, a_job("plain"))
+    judged(dicast, "plain", items[:30], 0, failed=frozenset({"i0"}))
+    told = http.get("/jobs/plain/so-far").json()
+    assert (
+        told["kind"] == "certain" and "no random sample" in told["note"] and "whatever the others get" in told["note"]
+    )
+    row, scores = rows_of(told)["bot 0"], panel(items[1:30], "bot 0")
+    assert (row["items"], len(scores)) == (9, 9)
+    least, most = ((sum(scores) + 10 * end) / 19 for end in (1, 5))  # one of its 20 items has no score
+    assert row["text"] == f"{fmean(scores):.2f} ({least:.2f} to {most:.2f})"
+    assert not any(row["leads"] for row in rows_of(told).values())
+
+
+def test_only_items_count_that_all_judges_have_judged(http: httpx2.Client, dicast: Dicast) -> None:
+    """Items that take long are not left out: what lies behind an open one waits."""
+    agents = [{"name": "strict", "pool": "sim"}, {"name": "kind", "pool": "other"}]
+    items = runs(dicast, a_job("two-lanes", agents=agents, max_calls=1000))
+    judged(dicast, "two-lanes", items[:30], 0, lane=0)
+    assert http.get("/jobs/two-lanes/so-far").json()["charts"] == []
+    judged(dicast, "two-lanes", items[20:40], 1, lane=1)  # its page 0 is still open
+    told = http.get("/jobs/two-lanes/so-far").json()
+    assert (told["items"], told["charts"]) == (0, [])
+    judged(dicast, "two-lanes", items[:20], 0, lane=1)
+    told = http.get("/jobs/two-lanes/so-far").json()
+    assert told["items"] == 30
+    assert sum(row["items"] for row in told["charts"][0]["rows"]) == 30
+    assert [(judge["name"], judge["scored"]) for judge in told["judges"]] == [("strict", 30), ("kind", 40)]
+
+
+def test_without_groups_there_is_the_mean_of_the_panel(http: httpx2.Client, dicast: Dicast) -> None:
+    items = runs(dicast, a_job("whole", groups=[], max_calls=1000))
+    judged(dicast, "whole", items[:30], 0)
+    told = http.get("/jobs/whole/so-far").json()
+    (row,) = told["charts"][0]["rows"]
+    scores = [score for system in range(3) for score in panel(items[:30], f"bot {system}")]
+    assert row["name"] == "all items" and row["text"].startswith(f"{fmean(scores):.2f} (")
+    assert "mean of all items of the job that get a score" in told["note"]
+
+
+def test_labels_without_an_order_have_no_mean(http: httpx2.Client, dicast: Dicast) -> None:
+    dimensions = [{"id": "good", "instructions": "?", "scale": {"labels": ["red", "green"], "ordered": False}}]
+    items = runs(dicast, a_job("labels", dimensions=dimensions))
+    judged(dicast, "labels", items[:30], 0)
+    told = http.get("/jobs/labels/so-far").json()
+    assert told["items"] == 30 and told["charts"] == [] and told["judges"][0]["scored"] == 30
+
+
+def test_failures_and_cost_are_told_by_judge_with_what_is_unknown_or_unpriced(
+    http: httpx2.Client, dicast: Dicast
+) -> None:
+    items = runs(dicast, a_job("bill"))
+    judged(dicast, "bill", items[:10], 0, failed=frozenset({"i3", "i4"}))
+    places = [[Place("sim", "dear", Price(TokenRates(2, 3, 2, 2)))], [Place("sim", "free")]]
+    books = {
+        "b:0.0.20781:calls": 9, "b:0.0.20781:spent": 10**12, "b:0.0.20781:unknown_calls": 1,
+        "b:0.0.20781:unknown": 5 * 10**11, "b:1.0.20781:calls": 7,
+    }  # fmt: skip
+    totals = {"spent": 10**12, "unknown": 5 * 10**11, "reserved_cost": 2 * 10**11}
+    stored = orjson.dumps([[place.as_dict() for place in own] for own in places])
+    dicast.store.hset(dicast.keys.at("job", "bill"), mapping={**books, **totals, "places": stored})
+    strict, kind = http.get("/jobs/bill/so-far").json()["judges"]
+    assert (strict["scored"], strict["failed"]) == (8, 2)
+    assert strict["cost"] == "1.00 USD, and at most 0.50 USD in calls of unknown cost"
+    assert kind["cost"] == "the unpriced calls of sim/free"
+    (first, second) = http.get("/jobs/bill/so-far").json()["failed"]
+    assert (first["judge"], first["count"], first["cause"]) == ("strict", 2, "no answer in time")
+    assert first["message"] == second["message"] == "no answer within 60 s"
+    view = http.get("/jobs/bill").json()
+    assert view["cost"] == (
+        "1.00 USD spent, 0.20 USD reserved, at most 0.50 USD of unknown cost; besides, the unpriced calls of sim/free"
+    )
+    assert (view["spent"], view["unpriced"]) == ("1.00 USD", ["sim/free"])
+    (listed,) = http.get("/jobs").json()["jobs"]
+    assert (listed["spent"], listed["unpriced"], listed["health"]) == ("1.00 USD", ["sim/free"], None)
+
+
+def test_each_page_is_read_once_and_an_ended_job_has_a_report_instead(
+    http: httpx2.Client, dicast: Dicast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = runs(dicast, a_job("read"))
+    judged(dicast, "read", items[:30], 0)
+    running = RunningJobs()
+    first = running.so_far(dicast, "read")
+    folder = job_folder(dicast.settings.results_dir, "read") / "parts"
+    for path in folder.rglob("*.jsonl"):
+        path.write_text("not a page any more")
+    assert running.so_far(dicast, "read") == first and first.items == 30
+    dicast.store.hset(dicast.keys.at("job", "read"), "state", "cancelled")
+    told = http.get("/jobs/read/so-far").json()
+    assert (told["items"], told["charts"], told["judges"]) == (0, [], [])
