@@ -151,7 +151,10 @@ class Dicast(Celery):  # type: ignore[misc]
         """The intervals of the pipeline. A silent node's claims may be taken over when it counts as silent."""
         silent_ms = round(1000 * (self.settings.heartbeat_timeout + 1))
         listed_ms = round(1000 * self.settings.batch_listed)
-        return Intervals(owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms), batch_listed_ms=listed_ms)
+        return Intervals(
+            owner_silent_ms=max(Intervals().owner_silent_ms, silent_ms), batch_listed_ms=listed_ms,
+            batch_turnaround_s=self.settings.batch_turnaround, batch_cancelling_s=self.settings.batch_cancelling,
+        )  # fmt: skip
 
     @cached_property
     def registry(self) -> Registry:

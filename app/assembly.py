@@ -97,7 +97,7 @@ class Services:
         missing_pools = MissingPools(troubles, self.judge, self.messages, pools.names, app.intervals)
         ahead = Lookahead(settings.window_seconds, settings.page_units)
         planner = Planner(ledger, pools, stops, ahead, settings.results_dir, kept_opinions)
-        desk = Desk(ledger, self.jobs, self.judge, caller, outcomes, self.messages, stops)
+        desk = Desk(ledger, self.jobs, self.judge, caller, outcomes, self.messages, stops, health)
         batch_store, batches = _batches(app, client, desk, pools)
         self.lanes = Lanes(ledger, planner, self.messages, missing_pools, self.faults, batches)
         announcer = Announcer(app, node.name)

@@ -281,7 +281,7 @@ class PoolSpec(BaseModel):
     param_names: ParamNames = {}
     prompt_caching: Flag = False
     price: Prices = {}
-    road: Literal["online", "batch", "flex"] = "online"
+    road: Literal["online", "batch", "flex", "auto"] = "online"
     budget: Annotated[BudgetTable, Field(validate_default=False)] = {}
 
     def price_table(self, model: str) -> Mapping[str, Any] | None:
@@ -501,8 +501,8 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         raise PoolsError("model is missing")
     if spec.limit is not None and spec.ceiling is not None and spec.limit > spec.ceiling:
         raise PoolsError(f"limit must be <= ceiling ({spec.ceiling}), got {spec.limit}")
-    if spec.road == "batch" and not spec.has_batches:
-        raise PoolsError("road must be 'online': its provider has no batch API, got 'batch'")
+    if spec.road in ("batch", "auto") and not spec.has_batches:
+        raise PoolsError(f"road must be 'online': its provider has no batch API, got {spec.road!r}")
     if spec.road == "flex" and not spec.model_copy(update={"dialect": dialect}).has_flex:
         raise PoolsError("road must be 'online': its provider has no flex service, got 'flex'")
     if spec.service_tier == "flex":

@@ -170,6 +170,15 @@ class Settings(BaseModel):
         ge=0,
         le=86_400,
     )
+    batch_turnaround: Number = _setting(
+        86_400.0,
+        "a batch is taken to need this long while none of its pool and model was seen to end; seconds (road: auto)",
+        ge=1,
+        le=31_622_400,
+    )
+    batch_cancelling: Number = _setting(
+        600.0, "a cancelled batch may go on for this long at its provider; seconds (road: auto)", ge=0, le=86_400
+    )
     unit_deadline: Number = _setting(
         0.0, "a unit without a score this long after it was published ends without one; 0: never", ge=0, le=31_622_400
     )

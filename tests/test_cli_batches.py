@@ -68,3 +68,13 @@ def test_the_doctor_knows_a_batch_that_is_stuck(dicast: Any, batch: BatchRecord,
     put(dicast, batch)
     [finding] = batches(dicast)
     assert (finding.severity == "warning", trouble in finding.message) == (bool(trouble), True)
+
+
+def test_jobs_show_says_where_a_job_went_online(dicast: Any, at_once: Any) -> None:
+    job = {"id": "j", "items": [{"id": "a", "text": "t"}], "agents": [{"name": "a"}], "road": "auto"}
+    dicast.submit({**job, "dimensions": [{"id": "d", "instructions": "Good?"}]})
+    key = dicast.keys.at("job", "j", "asking", dicast.ledger.incarnation("j"))
+    dicast.store.hset(key, "online:0", '{"pool": "sim", "message": "9 s were left until finish_by"}')
+    dicast.store.hset(dicast.keys.at("job", "j"), "moved_online", "3")
+    said = " ".join(at_once("jobs", "show", "j").stdout.split())
+    assert "road pool 'sim' was asked online: 9 s were left until finish_by; 3 units taken out of a batch" in said

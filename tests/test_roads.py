@@ -52,6 +52,12 @@ def test_the_job_decides_or_else_the_pool() -> None:
     assert roads("openai", road="flex") == [(("openai",), "flex")]
 
 
+def test_auto_is_online_where_there_are_no_batches_to_choose() -> None:
+    assert roads("openai", "local", road="auto") == [(("openai",), "auto"), (("local",), "online")]
+    agents = [{"name": "j", "deployments": [{"pool": "openai"}, {"pool": "claude"}]}]
+    assert roads(road="auto", agents=agents) == [(("openai", "claude"), "online")]
+
+
 @pytest.mark.parametrize(
     "pool, road, why",
     [
@@ -71,7 +77,7 @@ def test_a_batch_goes_to_one_pool() -> None:
         roads(road="batch", agents=agents)
 
 
-@pytest.mark.parametrize("road, what", [("batch", "batch API"), ("flex", "flex service")])
+@pytest.mark.parametrize("road, what", [("batch", "batch API"), ("auto", "batch API"), ("flex", "flex service")])
 def test_a_pool_without_the_road_is_a_mistake_in_the_file(road: str, what: str) -> None:
     with pytest.raises(PoolsError, match=f"pool 'p': road must be 'online': its provider has no {what}, got '{road}'"):
         Pools.parse(f'[pools.p]\nprovider = "local"\nroad = "{road}"')

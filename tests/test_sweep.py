@@ -29,7 +29,7 @@ class World:
     def __init__(self, faults):
         self.faults, self.done, self.troubles, self.put_back = faults, [], [], []
         self.keys = SimpleNamespace(watch="watch", unfinished="unfinished", bounded="bounded")
-        self.lanes = [SimpleNamespace(pools=("p",), stride=1, road="online")]
+        self.lanes = [SimpleNamespace(pools=("p",), stride=1, road="online", may_batch=False)]
 
     def _do(self, what, job):
         if (what, job) in self.faults:

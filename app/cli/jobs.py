@@ -18,9 +18,10 @@ from dicast.app.access.audit import operator
 from dicast.app.application import Dicast
 from dicast.app.cli.console import Refused, Terminal
 from dicast.app.cli.run import application, show_report
+from dicast.app.domain.deadlines import RoadChange
 from dicast.app.domain.price import shown
 from dicast.app.domain.report import Report
-from dicast.app.domain.text import printable
+from dicast.app.domain.text import counted, printable
 from dicast.app.ledger.batches import BatchRecord
 from dicast.app.ledger.client import JobStatus, UnknownJob
 from dicast.app.ledger.records import JobState
@@ -255,6 +256,7 @@ def _plain_batch(batch: BatchRecord) -> dict[str, Any]:
 
 def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None:
     calls = dicast.ledger.open_calls().get(f"j:{status.id}", 0)
+    changes = dicast.ledger.went_online(status.id)
     rows = {
         "job": status.id,
         "project": printable(status.project),
@@ -266,6 +268,7 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
         + (f" of {status.limit:,}" if status.limit else "")
         + f", {status.counters['calls']:,} made, {status.counters['retries']:,} retries, "
         f"{status.counters['requeues']:,} requeues",
+        **({"road": printable(_road(status, changes), 600)} if changes else {}),
         **({"cost": status.money} if status.money else {}),
         **({"why": "the store was emptied, or lost its last writes"} if status.state is JobState.LOST else {}),
         **({"why": printable(status.why)} if status.why else {}),
@@ -276,6 +279,12 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
     for name, text in rows.items():
         table.add_row(Text(name, style="dim"), Text(text))
     terminal.out.print(table)
+
+
+def _road(status: JobStatus, changes: Sequence[RoadChange]) -> str:
+    moved = status.counters["moved_online"]
+    words = [f"{counted(moved, 'unit')} taken out of a batch"] if moved else []
+    return "; ".join([*(change.reason for change in changes), *words])
 
 
 def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:

@@ -202,6 +202,10 @@ def _failures(report: Report, counts: Counts, rows: Sequence[FailureRow]) -> Ite
         yield f"Nothing failed: all {counted(counts.scored, 'judgement')} have a score."
     for stop in report.stopped[:NAMED]:
         yield f"The job stopped asking: {stop.reason.rstrip('.')}."
+    for change in report.went_online[:NAMED]:
+        yield f"{change.reason[:1].upper()}{change.reason[1:]}."
+    if report.moved_online:
+        yield f"{counted(report.moved_online, 'judgement')} were taken out of a batch for this, and asked online."
     for parameter in report.dropped[:NAMED]:
         yield f"{parameter.reason.rstrip('.')}."
     if counts.missing and report.answer is None:

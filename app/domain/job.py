@@ -91,7 +91,7 @@ class EvaluationJob(Strict):
     road: Road | None = Field(
         default=None,
         description="batch: by the providers' batch APIs, cheaper and within a day; flex: by OpenAI's slow service, "
-        "cheaper; None: as the pools file says",
+        "cheaper; auto: by batches where these end before finish_by; None: as the pools file says",
     )
     fail_fast: int | None = Field(
         default=None,

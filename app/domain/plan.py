@@ -25,9 +25,9 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import ErrorKind, Usage
 
-Road = Literal["online", "batch", "flex"]
-"""How a unit's request gets to its provider: in a call of its own; as one of a batch, cheaper and within a day; or in a
-call of OpenAI's flex service, cheaper and slow."""
+Road = Literal["online", "batch", "flex", "auto"]
+"""How a unit's request gets to its provider: in a call of its own; as one of a batch, cheaper and within a day; in a
+call of OpenAI's flex service, cheaper and slow; or by batches as long as these end in time, and online from then on."""
 
 
 class Unit(NamedTuple):
@@ -52,6 +52,11 @@ class Lane:
     stage: int = 0
     """The lane's units are planned when those of all earlier stages have ended for their item."""
     road: Road = "online"
+
+    @property
+    def may_batch(self) -> bool:
+        """Whether its units may go by batches: all of them, or as long as there is time."""
+        return self.road in ("batch", "auto")
 
     @property
     def units_per_item(self) -> int:
@@ -356,6 +361,10 @@ class Intervals:
     batch_listed_ms: int = 120_000
     """A batch whose creation was not confirmed is looked for this long in its provider's list, before it is taken for
     never created."""
+    batch_turnaround_s: float = 86_400.0
+    """A batch is taken to need this long while none of its pool and model was seen to end: the provider's promise."""
+    batch_cancelling_s: float = 600.0
+    """A batch that is cancelled may go on for this long."""
 
 
 STANDARD = Intervals()

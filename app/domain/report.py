@@ -20,6 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.conclusions import Conclusions
 from dicast.app.domain.cost import BookLine, JobCost, JobMoney, cost_of
+from dicast.app.domain.deadlines import RoadChange
 from dicast.app.domain.dimension import Dimension, Kind
 from dicast.app.domain.escalation import always_asked
 from dicast.app.domain.figure import Taken
@@ -345,6 +346,12 @@ class ReportHeader(Frozen):
     reason: str | None = None
     """Why the job was cancelled, unless a user cancelled it."""
     stopped: list[Stop] = []
+    moved_online: int = Field(
+        default=0, description="units that were taken out of a batch, which might have ended too late, and asked online"
+    )
+    went_online: list[RoadChange] = Field(
+        default_factory=list, description="where units of the road `auto` went online, since a batch might end too late"
+    )
     dropped: list[DroppedParameter] = Field(
         default_factory=list, description="parameters that models have refused, and were asked without"
     )

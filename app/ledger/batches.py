@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
+from dicast.app.domain.deadlines import RoadChange
 from dicast.app.domain.plan import STANDARD, Intervals, Lane, place
 from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.ledger.records import MessageId
@@ -37,6 +38,9 @@ SOON_MS = 1000
 """Units whose time comes this soon go into a batch with those whose time has come."""
 OVER_KEPT = 200
 """How many batches that are over are remembered, for people."""
+RELEASED_TOGETHER = 1000
+TURNAROUNDS_KEPT = 10
+"""Of how many batches of a pool and model it is remembered how long they took."""
 
 
 class BatchStage(StrEnum):
@@ -315,6 +319,28 @@ class BatchStore:
     async def learn_most_tokens(self, batch_place: str, most: int) -> None:
         await self._redis.hset(self.keys.batch_limits, batch_place, str(most))
 
+    async def turnarounds(self, batch_place: str) -> list[float]:
+        """Return how long the last batches at a place took at their provider, in seconds, oldest first."""
+        learned = await self._redis.hget(self.keys.batch_limits, f"|{batch_place}")
+        return list(orjson.loads(learned or "{}").values())
+
+    async def learn_turnaround(self, batch: BatchRecord, took_s: float) -> None:
+        """Remember how long a batch took. Of two at the same instant one may be forgotten."""
+        field = f"|{batch.place}"  # no place begins like this
+        seen: dict[str, float] = orjson.loads(await self._redis.hget(self.keys.batch_limits, field) or "{}")
+        kept = [*((name, s) for name, s in seen.items() if name != batch.name), (batch.name, round(took_s, 3))]
+        await self._redis.hset(self.keys.batch_limits, field, orjson.dumps(dict(kept[-TURNAROUNDS_KEPT:])).decode())
+
+    async def release(self, lane_ref: LaneRef, lane: Lane) -> int:
+        """Make the lane's messages that wait for a batch due now, as messages of their own; return their number."""
+        free = await self.free_messages(lane_ref, lane)
+        members = [f"{ref}|{token}" for ref, tokens in free.items() for token in tokens]
+        now_ms = await self._now_ms()
+        for first in range(0, len(members), RELEASED_TOGETHER):
+            some = members[first : first + RELEASED_TOGETHER]
+            await self._redis.zadd(self.keys.due, dict.fromkeys(some, now_ms), lt=True)
+        return len(members)
+
     async def all(self) -> list[BatchRecord]:
         """Return all batches that are not over, oldest first."""
         names = [m for m in await self._redis.zrange(self.keys.batches, 0, -1) if m.startswith(PREFIX)]
@@ -351,6 +377,12 @@ def list_batches(client: StoreClient, k: LedgerKeys) -> list[BatchRecord]:
 def list_batches_over(client: StoreClient, k: LedgerKeys) -> list[dict[str, Any]]:
     """Return the summaries of the last batches that are over, newest first."""
     return [orjson.loads(text) for text in client.lrange(k.batches_over, 0, -1)]
+
+
+def list_changes(client: StoreClient, k: LedgerKeys, job: str, incarnation: str) -> list[RoadChange]:
+    """Return where units of a job's road `auto` went online, and why."""
+    fields = sorted(client.hgetall(k.asking(job, incarnation)).items())
+    return [RoadChange.model_validate_json(text) for name, text in fields if name.startswith("online:")]
 
 
 def cancel_batch(client: StoreClient, k: LedgerKeys, name: str) -> bool:

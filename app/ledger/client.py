@@ -18,7 +18,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.plan import STANDARD, Intervals, Lane, pieces
 from dicast.app.domain.question import JobAnswer
-from dicast.app.ledger.batches import BatchRecord, cancel_batch, list_batches, list_batches_over
+from dicast.app.ledger.batches import BatchRecord, cancel_batch, list_batches, list_batches_over, list_changes
 from dicast.app.ledger.keys import LedgerKeys, PageRef, new_incarnation
 from dicast.app.ledger.records import JobState, UnitState, read_lanes, read_places, stored_spec
 from dicast.errors import DicastError, Exit
@@ -27,6 +27,7 @@ from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
 
 if TYPE_CHECKING:
+    from dicast.app.domain.deadlines import RoadChange
     from dicast.app.ledger.records import MessageId
 
 HERE = Path(__file__).parent
@@ -147,7 +148,7 @@ class JobStatus:
 
 COUNTERS = (
     "published", "done", "scored", "failed", "spared", "calls", "retries", "requeues", "timeouts", "stale", "lost",
-    "calls_without_answer", "possible_double_charges", "tokens_in", "tokens_out",
+    "calls_without_answer", "possible_double_charges", "moved_online", "tokens_in", "tokens_out",
 )  # fmt: skip
 
 
@@ -432,6 +433,10 @@ class LedgerClient:
     def batches_over(self) -> list[dict[str, Any]]:
         """Return the summaries of the last batches that are over, newest first."""
         return list_batches_over(self._redis, self._keys)
+
+    def went_online(self, job: str) -> list[RoadChange]:
+        """Return where units of a job's road `auto` went online, and why."""
+        return list_changes(self._redis, self._keys, job, self.incarnation(job) or "")
 
     def cancel_batch(self, name: str) -> bool:
         """Have a batch cancelled; False if there is none of this name. What was done of it counts; its other units go

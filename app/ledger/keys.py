@@ -164,7 +164,8 @@ class LedgerKeys:
 
     @property
     def batch_limits(self) -> str:
-        """hash 'pool|model' -> the most tokens that a batch is given, learned from those that found the queue full"""
+        """hash 'pool|model' -> the most tokens that a batch is given, learned from those that found the queue full;
+        '|pool|model' -> how many seconds the last ones took, JSON {name: seconds}"""
         return self.base.at("batch_limits")
 
     @property

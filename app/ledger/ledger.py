@@ -13,6 +13,7 @@ result takes the name of its attempt.
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from typing import Any
 import orjson
 
 from dicast.app.domain.cost import MoneyBudget, PurseStanding, standing_fields
-from dicast.app.domain.deadlines import UNBOUNDED, Bounds
+from dicast.app.domain.deadlines import UNBOUNDED, Bounds, RoadChange
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import PIECE_BYTES, STANDARD, Intervals
 from dicast.app.domain.scoreboard import Scoreboard
@@ -51,6 +52,7 @@ from dicast.app.ledger.records import (
     read_places,
     stored_spec,
 )
+from dicast.app.ledger.troubles import RETENTION_S
 from dicast.workers.store.connection import AsyncStoreClient, NotReady
 from dicast.workers.store.keys import Keys
 from dicast.workers.store.scripts import script_text
@@ -344,6 +346,45 @@ class JobVerbs(Verbs):
             args=["", job.id, len(job.lanes), job.incarnation, payload, attempt or self.attempt()],
         )
         return bool(stands), bool(finish)
+
+    # ------------------------------------------------------------------ roads
+    async def left_ms(self, job: str) -> int | None:
+        """Return how long a running job may still take, in ms of the lease clock; None without a `finish_by`."""
+        ends_ms = await self._redis.hget(self.keys.job(job), "ends_ms")
+        return None if ends_ms is None else int(ends_ms) - await self.now_ms()
+
+    async def calls_left(self, job: JobRecord, pool: str) -> int:
+        """Return how many calls a job still needs at a pool, if each is made once."""
+        calls = 0
+        for number, lane in enumerate(job.lanes):
+            if pool in lane.pools:
+                state, units = await self.lane(job.id, number), job.items * lane.units_per_item
+                planned = orjson.loads(state.cursor)["position"] if state.cursor else units * (state.cursor == "")
+                calls += math.ceil((state.open_units + units - planned) / lane.stride)
+        return calls
+
+    async def by_batches(self, job: JobRecord, lane: int) -> bool:
+        """Return whether units of a lane go by batches now. Those of the road `auto` do until they have gone online."""
+        road = job.lanes[lane].road
+        if road != "auto":
+            return road == "batch"
+        return not await self._redis.hexists(self.keys.asking(job.id, job.incarnation), f"online:{lane}")
+
+    async def go_online(self, job: JobRecord, lane: int, change: RoadChange) -> None:
+        """Have units of a lane of the road `auto` go online from now on; the first reason is kept."""
+        key = self.keys.asking(job.id, job.incarnation)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hsetnx(key, f"online:{lane}", change.model_dump_json())
+        pipe.expire(key, RETENTION_S)
+        await pipe.execute()
+
+    async def went_online(self, job: JobRecord) -> list[RoadChange]:
+        """Return which of a job's lanes have gone online, and why."""
+        if not any(lane.road == "auto" for lane in job.lanes):
+            return []
+        fields: Mapping[str, str] = await self._redis.hgetall(self.keys.asking(job.id, job.incarnation))
+        texts = [text for name, text in sorted(fields.items()) if name.startswith("online:")]
+        return [RoadChange.model_validate_json(text) for text in texts]
 
     # ------------------------------------------------------------------ lanes and items
     async def lane(self, job: str, lane: int) -> LaneState:

@@ -40,21 +40,23 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
     unfinished, unannounced, jobs = pipe.execute()
     pipe = client.pipeline(transaction=False)
     for job in jobs:
-        pipe.hmget(k.job(job), "state", "units", "done", "lanes")
+        pipe.hmget(k.job(job), "state", "units", "done", "lanes", "incarnation")
     rows = [(job, fields) for job, fields in zip(jobs, pipe.execute(), strict=True) if all(fields[:2])]
     active = [
         (job, int(units), int(done or 0), orjson.loads(lanes), state == JobState.RUNNING)
-        for job, (state, units, done, lanes) in rows
+        for job, (state, units, done, lanes, _) in rows
         if state in {JobState.SUBMITTED, JobState.RUNNING} and lanes
     ]
+    layouts = {job: (lanes or "[]", incarnation) for job, (_, _, _, lanes, incarnation) in rows}
+    waits = _without_workers(client, k, layouts)
     pipe = client.pipeline(transaction=False)
     for job, _, _, lanes, _ in active:
         pipe.hmget(k.job(job), [f"{name}:{number}" for number in range(len(lanes)) for name in ("open", "cursor")])
     calls: dict[tuple[str, ...], int] = {}
-    for (_, units, _, lanes, _), fields in zip(active, pipe.execute() if active else [], strict=True):
+    for (job, units, _, lanes, _), fields in zip(active, pipe.execute() if active else [], strict=True):
         items = units // sum(map(_units_per_item, lanes))
-        for lane, opened, cursor in zip(lanes, fields[::2], fields[1::2], strict=True):
-            if lane.get("road") == "batch":
+        for number, (lane, opened, cursor) in enumerate(zip(lanes, fields[::2], fields[1::2], strict=True)):
+            if (job, number) in waits:
                 continue  # no worker is of use to it
             open_units = int(opened or 0) + _unplanned(lane, items, cursor)
             pools = tuple(lane["pools"])
@@ -65,6 +67,23 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
         done=sum(done for _, _, done, _, runs in active if runs),
         calls=[WaitingCalls(pools, n) for pools, n in calls.items() if n > 0],
     )
+
+
+def _without_workers(
+    client: StoreClient, k: LedgerKeys, jobs: Mapping[str, tuple[str, str | None]]
+) -> set[tuple[str, int]]:
+    """Return the lanes that go by batches now, of jobs with these lanes, as JSON, and incarnations."""
+    roads = {
+        (job, number): lane.get("road")
+        for job, (lanes, _) in jobs.items()
+        for number, lane in enumerate(orjson.loads(lanes))
+    }
+    undecided = [at for at, road in roads.items() if road == "auto"]
+    pipe = client.pipeline(transaction=False)
+    for job, number in undecided:
+        pipe.hexists(k.asking(job, jobs[job][1] or ""), f"online:{number}")
+    online = {at for at, is_online in zip(undecided, pipe.execute() if undecided else [], strict=True) if is_online}
+    return {at for at, road in roads.items() if road in ("batch", "auto")} - online
 
 
 def read_purses(client: StoreClient, keys: Keys) -> list[PurseStanding]:

@@ -34,7 +34,7 @@ from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import Agent
-from dicast.app.domain.plan import Lane
+from dicast.app.domain.plan import Lane, Road
 from dicast.app.domain.price import Place
 from dicast.app.domain.prompt import batch_max_tokens, batch_prompt, single_prompt
 from dicast.app.domain.question import PAGE
@@ -249,8 +249,15 @@ def _cell(
     return Cell(
         judge.name, job.dimensions[dimension].id, dearest(ready.places[agent]), rounds * count.items,
         rounds * (together / lane.stride + alone), rounds * size, most, probe,
-        always=job.chief is not None or lane.stage == 0, road=lane.road,
+        always=job.chief is not None or lane.stage == 0, road=_quoted_road(lane.road, job.finish_by is not None),
     )  # fmt: skip
+
+
+def _quoted_road(road: Road, is_bound: bool) -> Road:
+    """Return the road by which a job is quoted: of `auto`, batches where it has no `finish_by`, else the dearer one."""
+    if road != "auto":
+        return road
+    return "online" if is_bound else "batch"
 
 
 def dearest(places: Sequence[Place]) -> Place:
@@ -460,6 +467,8 @@ def quote_of(
         notes.append("a chief reads the others' opinions, too, of which the texts tell nothing")
     if job.item_images != "none":
         notes.append("images count for tokens as far as a pilot's did")
+    if job.finish_by is not None and any(lane.road == "auto" for lane in ready.lanes):
+        notes.append("road: auto is quoted as if all calls were online; what goes by batches costs less")
     units = sum(cell.units for cell in cells)
     tokens = [tokens_of(cell, evidence.sample) for cell in cells]
     least = sum(cell.calls for cell in cells if cell.always)

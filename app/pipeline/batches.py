@@ -15,6 +15,11 @@ What may happen between two steps, and what follows:
 * Its results are being settled: whoever comes next begins again, with the units that the batch still has.
 
 No slot, lease or message is held while a batch waits at its provider. When it is looked after next stands in the store.
+
+Units of the road `auto` go by batches as long as these end before the job's `finish_by`, by what is known
+(`dicast.app.domain.deadlines.Outlook`). When a batch would be too late, its lane goes online for good: units that wait
+for a batch are sent as messages, and batches are cancelled when what is left of the time is only enough for online
+calls. Each unit that such a batch has not made is sent as a message when the batch is over, and no sooner.
 """
 
 from __future__ import annotations
@@ -24,23 +29,25 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2s
 from typing import Any, Protocol
 
+from dicast.app.domain.deadlines import NO_HURRY, Outlook, RoadChange, online_time, usual_turnaround
 from dicast.app.domain.opinion import RATE_LIMITS, FailureKind
+from dicast.app.domain.plan import place
 from dicast.app.ledger.batches import BatchRecord, BatchStage, BatchStore, DueWork, LaneRef, TurnLost, new_batch
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import JobRecord, JobState, MessageId
 from dicast.app.pipeline.call import PreparedCall, ProviderCaller, failed_call, read_reply
-from dicast.app.pipeline.call_facts import Call, Delay, Failed, Models, NextSteps, NotMade, Stops
+from dicast.app.pipeline.call_facts import Call, Delay, Failed, Models, NextSteps, NotMade, Outcome, Stops
 from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Sender, is_away
 from dicast.app.pipeline.outcomes import Outcomes
-from dicast.app.pipeline.plan import PageMessages
+from dicast.app.pipeline.plan import PageMessages, Publisher
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
 from dicast.app.providers.batches import (
@@ -58,6 +65,7 @@ from dicast.app.providers.batches import (
     UnusableBatch,
 )
 from dicast.workers.admission.concurrency import Suspension
+from dicast.workers.admission.pool_state import UNKNOWN, PoolHealth
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +87,8 @@ AT_ONCE = 2
 LOOK_EVERY_S, IDLE_LOOK_S, HOLD_EVERY_S = 0.5, 2.0, 5.0
 RESULT_LOOKS = 3
 """How often results are fetched again of which some are missing, before these units are given up."""
+ONLINE_CALL_S = 30.0
+"""How long an online call is taken to need at a pool that nobody has called lately."""
 
 
 class BatchPools(Models, Protocol):
@@ -87,6 +97,18 @@ class BatchPools(Models, Protocol):
     def batch_api(self, pool: str) -> BatchApi:
         """Return the pool's batch API. Raises `ProviderFailure` if it cannot be built, for example without a key."""
         ...
+
+    async def limit(self, pool: str) -> int: ...
+
+
+class Health(Protocol):
+    """See `dicast.workers.admission.pool_state.PoolHealthReader`."""
+
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]: ...
+
+
+class UnitMessages(Sender, Publisher, Protocol):
+    """See `dicast.app.pipeline.messages.Messages`."""
 
 
 class NotPrepared(Exception):
@@ -102,8 +124,9 @@ class Desk:
     judge: Judge
     caller: ProviderCaller
     outcomes: Outcomes
-    messages: Sender
+    messages: UnitMessages
     stops: Stops
+    health: Health
 
 
 class BatchRoad:
@@ -121,12 +144,15 @@ class BatchRoad:
         self._intervals = desk.ledger.intervals
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
-        """Have the units of a page go into a batch, in place of publishing their messages."""
-        if page.tokens:
-            lane = LaneRef(page.ref.job, page.ref.incarnation, page.ref.lane)
-            await self._store.schedule(lane, self._intervals.batch_forms_ms, later=True)
-        else:  # all its units had their results before the job was resumed
+        """Have the units of a page go into a batch, in place of publishing their messages; publish these where the road
+        is `auto` and there is no time for a batch."""
+        lane = LaneRef(page.ref.job, page.ref.incarnation, page.ref.lane)
+        if not page.tokens:  # all its units had their results before the job was resumed
             await self._desk.messages.gather(page.ref)
+        elif await self._fits_batch(job, lane):
+            await self._store.schedule(lane, self._intervals.batch_forms_ms, later=True)
+        else:
+            await self._desk.messages.page(job, page)
 
     async def run(self) -> None:
         """Look after batches until cancelled."""
@@ -224,6 +250,8 @@ class BatchRoad:
             return
         lane = job.lanes[lane_ref.lane]
         pool = lane.pools[0]
+        if not await self._fits_batch(job, lane_ref):
+            return
         if pool not in self._served or await self._settles(lane_ref):  # what comes again of that batch joins in
             await self._store.schedule(lane_ref, AGAIN_MS)
             return
@@ -297,6 +325,56 @@ class BatchRoad:
         if steps.gather:
             await self._desk.messages.gather(ref)
 
+    # ------------------------------------------------------------------ batches or online
+    async def _fits_batch(self, job: JobRecord, lane: LaneRef) -> bool:
+        """Return whether units of a lane go into a batch that begins now. If there is no time, the lane goes online."""
+        if not await self._desk.ledger.by_batches(job, lane.lane):
+            return False
+        if job.lanes[lane.lane].road == "batch":
+            return True
+        outlook = await self._outlook(job, lane.lane)
+        if outlook.fits_batch:
+            return True
+        await self._go_online(job, lane, outlook)
+        return False
+
+    async def _outlook(self, job: JobRecord, number: int) -> Outlook:
+        """Return what is known of the time of a lane whose road is `auto`."""
+        left_ms = await self._desk.ledger.left_ms(job.id)
+        if left_ms is None:
+            return NO_HURRY
+        lane, ledger = job.lanes[number], self._desk.ledger
+        pool, models = lane.pools[0], {self._pools.model(job.spec.agents[agent].choices[0]) for agent in lane.agents}
+        promised_s = self._intervals.batch_turnaround_s
+        turnarounds = [usual_turnaround(await self._store.turnarounds(place(pool, m)), promised_s) for m in models]
+        health = (await self._desk.health.read([pool]))[pool]
+        calls_s = [health.health.get(model, UNKNOWN).latency_s or ONLINE_CALL_S for model in models]
+        _, jobs = await ledger.pool_rate(pool)
+        limit = min(job.limit or 1, health.limit or await self._pools.limit(pool))
+        calls = await ledger.calls_left(job, pool)
+        online_s = online_time(calls, at_once=max(1, limit // max(1, jobs)), call_s=max(calls_s))
+        return Outlook(left_ms / 1000, max(turnarounds), online_s, self._intervals.batch_cancelling_s)
+
+    async def _go_online(self, job: JobRecord, lane: LaneRef, outlook: Outlook) -> None:
+        """Have a lane's units go online from now on, those first that wait for a batch. If this worker dies before
+        these are due, the housekeeping finds them as lost."""
+        change = RoadChange(pool=job.lanes[lane.lane].pools[0], message=outlook.sentence())
+        await self._desk.ledger.go_online(job, lane.lane, change)
+        logger.warning("job %s: %s", job.id, change.reason, extra={"event": "went_online", "job": job.id})
+        await self._store.release(lane, job.lanes[lane.lane])
+
+    async def _is_late(self, batch: BatchRecord, job: JobRecord, outlook: Outlook) -> bool:
+        """Return whether units of a batch have to be moved online now; its lane has gone online then."""
+        if not outlook.leaves_batch:
+            return False
+        if await self._desk.ledger.by_batches(job, batch.lane.lane):
+            await self._go_online(job, batch.lane, outlook)
+        return True
+
+    async def _outlook_of(self, batch: BatchRecord, job: JobRecord) -> Outlook:
+        is_bound = job.lanes[batch.lane.lane].road == "batch"
+        return NO_HURRY if is_bound else await self._outlook(job, batch.lane.lane)
+
     # ------------------------------------------------------------------ one step of a batch
     async def _step(self, batch: BatchRecord) -> None:
         if batch.pool not in self._served:
@@ -321,9 +399,11 @@ class BatchRoad:
                      batch.pool, batch.provider_id or "unknown")  # fmt: skip
         await self._store.drop(batch, _summary(batch, self.now(), "its job is gone"))
 
-    async def _give_up(self, batch: BatchRecord, job: JobRecord, delay_s: float, why: str = "") -> None:
+    async def _give_up(
+        self, batch: BatchRecord, job: JobRecord, delay_s: float, why: str = "", after: Delay = Delay.NEXT_BATCH
+    ) -> None:
         """Return a batch's units, which were not called, and forget it."""
-        delayed = NotMade(Delay.NEXT_BATCH, delay_s)
+        delayed = NotMade(after, delay_s)
         async for call in self._calls(batch, job):
             await self._follow(call.ref, await self._desk.outcomes.settle(call, delayed))
         await self._store.drop(batch, _summary(batch, self.now(), why) if why else None)
@@ -363,6 +443,9 @@ class BatchRoad:
                 return
         if batch.cancelled or not await self._runs(batch.lane):
             await self._give_up(batch, job, 0.0, "cancelled before it was sent")
+            return
+        if await self._is_late(batch, job, await self._outlook_of(batch, job)):
+            await self._give_up(batch, job, 0.0, "it would have ended too late", Delay.ONLINE)
             return
         batch = await self._store.hold(batch, sending_at=self.now(), doubted_at=0.0)
         try:
@@ -410,7 +493,8 @@ class BatchRoad:
             await self._store.rest(batch, AGAIN_MS, doubted_at=self.now(), note=failure.message[:200])
         elif failure.kind in RATE_LIMITS or failure.kind not in (FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED):
             wait_s = max(failure.retry_after_s or 0.0, AGAIN_MS / 1000 * 2.0 ** min(batch.tries, 10))
-            wait_ms = round(1000 * min(wait_s, SEND_AGAIN_MAX_S))
+            late_s = (await self._outlook_of(batch, job)).leaves_in_s
+            wait_ms = round(1000 * min(wait_s, SEND_AGAIN_MAX_S, late_s))
             changes = {"sending_at": 0.0, "tries": batch.tries + 1, "note": failure.message[:200]}
             await self._store.rest(batch, wait_ms, **changes)
             await self._desk.ledger.waits(job.id, f"batch {batch.name} is not taken: {failure.message}")
@@ -458,14 +542,19 @@ class BatchRoad:
         if status.state.is_over:
             await self._settle(await self._store.hold(batch, **changes), job, api, status)
             return
-        cancels = status.state is not BatchState.CANCELLING and await self._is_unwanted(batch, job)
+        outlook = await self._outlook_of(batch, job)
+        unwanted = await self._is_late(batch, job, outlook) or await self._is_unwanted(batch, job)
+        cancels = unwanted and status.state is not BatchState.CANCELLING
         if cancels and batch.guessed:
             changes["note"] = "not cancelled, since it may be somebody else's: its results will tell"
         elif cancels:
             status = await api.cancel(batch.provider_id)
         await self._desk.ledger.waits(job.id, waits_for(batch, status, now))
         least, most = self._intervals.batch_poll_ms
-        await self._store.rest(batch, round(min(most, max(least, 50 * (now - batch.sent_at)))), **changes)
+        wait_ms = min(most, max(least, 50 * (now - batch.sent_at)), max(least, 1000 * outlook.leaves_in_s))
+        if unwanted and not batch.guessed:
+            wait_ms = min(wait_ms, AGAIN_MS)
+        await self._store.rest(batch, round(wait_ms), **changes)
 
     async def _cancel_earlier(self, batch: BatchRecord, api: BatchApi) -> None:
         """Cancel what was created for a batch before, and listed too late."""
@@ -496,12 +585,12 @@ class BatchRoad:
             for token in tokens
         }
         latency_s, lost, missing = max(0.0, (status.ended_at or self.now()) - status.created_at), 0, 0
-        results: list[BatchResult] = []
+        moved, results = await self._moved(batch, job), list[BatchResult]()
         try:
             async for result in api.results(status, batch.identity):
                 results.append(result)
                 if len(results) >= TOGETHER:
-                    await self._settle_results(batch, job, api, index, results, latency_s)
+                    await self._settle_results(batch, job, api, index, results, latency_s, moved)
                     results = []
         except ForeignBatch:
             await self._store.rest(
@@ -513,32 +602,40 @@ class BatchRoad:
                 raise
             lost, missing = damage.missing + damage.garbage, damage.missing
             logger.error("batch %s: %s", batch.name, damage)
-        await self._settle_results(batch, job, api, index, results, latency_s)
+        await self._settle_results(batch, job, api, index, results, latency_s, moved)
         if missing and batch.tries < RESULT_LOOKS:  # a file that was not whole yet, or an end that nobody noticed
             note = f"{missing} results are missing, and are fetched again"
             await self._store.rest(batch, AGAIN_MS, tries=batch.tries + 1, note=note)
             return
         free = lost == 0 and status.state is not BatchState.ENDED
-        await self._settle_missing(batch, job, index.values(), latency_s, free=free)
+        await self._settle_missing(batch, job, index.values(), latency_s, moved, free=free)
+        if status.state is not BatchState.CANCELLED:
+            await self._store.learn_turnaround(batch, latency_s)
         summary = _summary(batch, self.now(), status.state.value, status)
         await self._store.drop(batch, summary)
         await self._store.schedule(batch.lane, self._intervals.batch_forms_ms)
         logger.info("batch %s is over", batch.name, extra={"job": job.id, "state": status.state.value})
 
+    async def _moved(self, batch: BatchRecord, job: JobRecord) -> Outcome | None:
+        """Return the outcome of units that a batch has not called, if they go online at once, as their lane does; None
+        if they go into a later batch."""
+        waits = await self._desk.ledger.by_batches(job, batch.lane.lane) or not await self._runs(batch.lane)
+        return None if waits else NotMade(Delay.ONLINE)
+
     async def _settle_results(
         self, batch: BatchRecord, job: JobRecord, api: BatchApi, index: dict[str, tuple[PageRef, MessageId]],
-        results: Sequence[BatchResult], latency_s: float,
+        results: Sequence[BatchResult], latency_s: float, moved: Outcome | None,
     ) -> None:  # fmt: skip
-        """Settle results of units that the batch still has; others were settled before."""
+        """Settle results of units that the batch still has; others were settled before. For `moved` see `_moved`."""
         await asyncio.gather(*(
-            self._settle_result(batch, job, api, *index.pop(result.custom_id), result, latency_s)
+            self._settle_result(batch, job, api, *index.pop(result.custom_id), result, latency_s, moved)
             for result in results
             if result.custom_id in index
         ))  # fmt: skip
 
     async def _settle_result(
         self, batch: BatchRecord, job: JobRecord, api: BatchApi, ref: PageRef, token: MessageId, result: BatchResult,
-        latency_s: float,
+        latency_s: float, moved: Outcome | None,
     ) -> None:  # fmt: skip
         call = await self._call(batch, job, ref, token)
         if call is None:
@@ -550,13 +647,13 @@ class BatchRoad:
         try:
             outcome = read_reply(call, api.read(result, prepared.request), prepared, latency_s)
         except ProviderFailure as failure:
-            was_made = result.fate is RequestFate.ANSWERED
-            outcome = failed_call(failure, prepared, latency_s) if was_made else Failed(failure, was_made=False)
+            was_made, unmade = result.fate is RequestFate.ANSWERED, moved or Failed(failure, was_made=False)
+            outcome = failed_call(failure, prepared, latency_s) if was_made else unmade
         await self._follow(ref, await self._desk.outcomes.settle(call, outcome))
 
     async def _settle_missing(
         self, batch: BatchRecord, job: JobRecord, missing: Collection[tuple[PageRef, MessageId]], latency_s: float,
-        *, free: bool,
+        moved: Outcome | None, *, free: bool,
     ) -> None:  # fmt: skip
         """Settle units of which a batch that is over has no result; `free` tells that they were not called."""
         for ref, token in missing:
@@ -566,7 +663,7 @@ class BatchRoad:
                 continue
             if free or not isinstance(prepared, PreparedCall):
                 unmade = ProviderFailure(FailureKind.UNAVAILABLE, "its batch ended before it was called")
-                outcome = Failed(unmade, was_made=False)
+                outcome = moved or Failed(unmade, was_made=False)
             else:
                 unknown = ProviderFailure(FailureKind.CONNECTION, "its batch has no result of it")
                 outcome = failed_call(unknown, prepared, latency_s)

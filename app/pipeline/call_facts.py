@@ -194,6 +194,7 @@ class Delay(Enum):
     ELSEWHERE = "goes elsewhere"
     ONE_BY_ONE = "asked one by one"
     NEXT_BATCH = "waits for the next batch"
+    ONLINE = "goes online, since its batch might end too late"
 
 
 class NoCall(Enum):

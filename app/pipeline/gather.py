@@ -317,6 +317,8 @@ class Gatherer:
             timeouts=int(record.get("timeouts", 0)),
             calls_without_answer=int(record.get("calls_without_answer", 0)),
             possible_double_charges=int(record.get("possible_double_charges", 0)),
+            moved_online=int(record.get("moved_online", 0)),
+            went_online=await self._ledger.went_online(job),
             calls_unreported=_calls_without_report(record),
             reason=record.get("why") if cancelled else None,
             stopped=list((await self._stops.stops(job)).values()),

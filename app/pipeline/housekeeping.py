@@ -64,7 +64,7 @@ class DueMessages:
         if job is None:
             return
         lane = job.lanes[ref.lane]
-        if lane.road == "batch" and self._batches is not None:
+        if lane.may_batch and self._batches is not None and await self._ledger.by_batches(job, ref.lane):
             await self._batches.schedule(
                 LaneRef(ref.job, ref.incarnation, ref.lane), self._ledger.intervals.batch_forms_ms
             )
@@ -98,13 +98,14 @@ class StalledPages:
             return
         pools = self._missing_pools.served_pools(lane)
         # What goes by batches has no messages, and becomes due like lost ones.
-        empty = lane.road == "batch" or await self._messages.queues_empty(pools)
+        by_batches = lane.may_batch and await self._ledger.by_batches(job, ref.lane)
+        empty = by_batches or await self._messages.queues_empty(pools)
         lost = await self._ledger.find_lost(
             ref, lane.stride, queue_empty=empty, queues=[self._messages.queue(pool) for pool in pools]
         )
         if lost is None:
             await self._messages.gather(ref)
-        elif lost and lane.road != "batch":
+        elif lost and not by_batches:
             logger.warning("page %s: %d messages were lost and are sent again", ref, lost)
 
 

@@ -362,11 +362,14 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
 
 
 def _price(work: _MessageWork, unit: Unit) -> Price | None:
-    """Return what a call costs at its place, by its road; None if nobody knows."""
+    """Return what a call costs at its place, by its road; None if nobody knows. Where the road is `auto`, that is by
+    whether it goes in a batch."""
     price = work.job.places[unit.agent][work.deployment].price if work.job.places else None
     if price is None:
         return None
     road = work.job.lanes[work.ref.lane].road
+    if road == "auto":
+        road = "batch" if work.batch else "online"
     return price if road == "online" else price.of_service(price.batch if road == "batch" else price.flex)
 
 

@@ -33,7 +33,7 @@ class Lanes:
         self, ledger: Ledger, planner: Planner, messages: Finisher, missing_pools: MissingPools, faults: JobFaults,
         batches: Publisher | None = None,
     ) -> None:  # fmt: skip
-        """Pages of lanes whose road is `batch` are handed to `batches`, of which such lanes need one."""
+        """Pages of lanes whose units may go by batches are handed to `batches`, of which such lanes need one."""
         self._ledger, self._planner, self._messages = ledger, planner, messages
         self._missing_pools, self._faults, self._batches = missing_pools, faults, batches
         self._starting: set[str] = set()
@@ -83,7 +83,7 @@ class Lanes:
         served, finish = self._missing_pools.serves(job.lanes[lane]), False
         able = job.spec.question is None or can_answer()
         if able and served:
-            publisher = self._batches if job.lanes[lane].road == "batch" else self._messages
+            publisher = self._batches if job.lanes[lane].may_batch else self._messages
             finish = await self._planner.plan(job, lane, publisher or self._messages)
         elif able and await self._missing_pools.rejection_reason(job, job.lanes[lane]):
             finish = await self._planner.plan(job, lane, self._missing_pools)

@@ -129,7 +129,8 @@ class Outcomes:
             case NotMade(Delay.ONE_BY_ONE):
                 return await self._one_by_one(call, unpaid=True)
             case NotMade(why, delay_s, words, needed):
-                return await self._defer(call, delay_s, words or why.value, unpaid=True, input_tokens=needed)
+                moved = {"moved_online": len(call.claims)} if why is Delay.ONLINE else None
+                return await self._defer(call, delay_s, words or why.value, moved, unpaid=True, input_tokens=needed)
             case Unasked():
                 return await self._unasked(call, call.claims, {ClaimVerdict.RUN: outcome}, {})
         assert_never(outcome)

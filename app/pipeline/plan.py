@@ -240,7 +240,7 @@ class Planner:
                 return check.finish
             stops = await self._stopped(job, lane)
             asks = len(stops) < len(lane.agents)  # otherwise no further unit is published
-            size = await self._window(job, lane) if asks else _all_at_once(lane, self._ahead.page_max)
+            size = await self._window(job, lane_number) if asks else _all_at_once(lane, self._ahead.page_max)
             room = await self._room(job, lane, state, size)
             if not room:
                 # Ask to be called again before the window is read once more, or the unit that empties it may be missed.
@@ -268,9 +268,10 @@ class Planner:
         reach = await self._questions.reach(job, lane, size.units)
         return size.page if reach is None else max(0, reach - _next_place(state)["position"])
 
-    async def _window(self, job: JobRecord, lane: Lane) -> Window:
+    async def _window(self, job: JobRecord, lane_number: int) -> Window:
         """Return the window of a lane at the present rates and limits of its pools."""
-        if lane.road == "batch":
+        lane = job.lanes[lane_number]
+        if lane.may_batch and await self._ledger.by_batches(job, lane_number):
             return batch_window(page_max=self._ahead.page_max, stride=lane.stride)
         rate_per_s, limit, jobs = 0.0, 0, 1
         for pool in set(lane.pools):
@@ -339,7 +340,7 @@ class Planner:
         marks = earlier_marks(job, lane, results)
         opening = partial(
             self._ledger.open_page, ref, first, units, rest, low_water, items, results, attempt, failed=failed,
-            skipped=skipped, marks=marks, capped=job.is_capped, unchorded=lane.road == "batch",
+            skipped=skipped, marks=marks, capped=job.is_capped, unchorded=lane.may_batch,
         )  # fmt: skip
         opened = await retry_until_available(opening)
         if opened < 0:

@@ -174,6 +174,8 @@ class ReportView:
             yield Text("What was judged was drawn at random, in random order.", style="dim")
         for stop in report.stopped[:MAX_ROWS]:
             yield Text.assemble(("Stopped asking: ", "bold red"), style.show(stop.reason, _REASON_MAX))
+        for change in report.went_online[:MAX_ROWS]:
+            yield Text.assemble(("Went online: ", "bold yellow"), style.show(change.reason, _REASON_MAX))
         for parameter in report.dropped[:MAX_ROWS]:
             yield Text.assemble(("Parameter left out: ", "bold yellow"), style.show(parameter.reason, _REASON_MAX))
         yield Text()
@@ -223,6 +225,8 @@ def _head(report: Report, style: TableStyle) -> Iterator[Text]:
         counts.append(f"{unknown} without an answer (cost unknown)")
     if report.possible_double_charges:
         counts.append(counted(report.possible_double_charges, "possible double charge"))
+    if report.moved_online:
+        counts.append(f"{counted(report.moved_online, 'unit')} moved from a batch to online calls")
     if report.calls_unreported:
         more = counted(report.calls_unreported, "more call")
         counts.append(f"up to {more} of interrupted workers may have reached the provider")
@@ -434,7 +438,8 @@ def facts(report: Report, counts: Counts) -> str:
     if counts.probes:
         parts.append(f"{counts.probes:,} more judgements for probes")
     roads = {agent.road for agent in report.agents} - {"online"}
-    parts += [f"by {' and '.join(sorted(roads))}"] if roads else []
+    words = sorted("batch or online" if road == "auto" else road for road in roads)
+    parts += [f"by {' and '.join(words)}"] if words else []
     bill = f"; {report.bill()}" if report.bill() else ""
     return f"{', '.join(parts)}, in {formats.duration(report.wall_s)}{bill}"
 

@@ -385,8 +385,8 @@ def _pool(pools: Pools, name: str, field: str) -> PoolSpec:
 
 
 def _road(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> Road:
-    """Return how an agent's requests get to their provider: as the job says, or else the agent's pool. Raises
-    `JobRefused` where there is no such road."""
+    """Return how an agent's requests get to their provider: as the job says, or else the agent's pool. `auto` is
+    `online` where there are no batches to choose. Raises `JobRefused` where there is no such road."""
     road = job.road if job.road is not None else specs[0].road
     if road == "online":
         return road
@@ -398,6 +398,8 @@ def _road(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> Road:
                     "say `online`"
                 )
         return road
+    if road == "auto":
+        return road if len(specs) == 1 and specs[0].has_batches else "online"
     for spec in specs:
         if not spec.has_batches:
             raise JobRefused(

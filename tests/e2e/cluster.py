@@ -46,7 +46,14 @@ class Simulated:
         self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
 
     def stats(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=10) as reply:
+        return self._told("stats")
+
+    def invoice(self) -> dict[str, Any]:
+        """What it has billed."""
+        return self._told("invoice")
+
+    def _told(self, page: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.base_url}/{page}", timeout=10) as reply:
             found: dict[str, Any] = json.load(reply)
             return found
 

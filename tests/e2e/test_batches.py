@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import urllib.request
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,7 @@ UNITS = 200
 
 
 def invoice(cluster: Cluster) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{cluster.provider.base_url}/invoice", timeout=10) as reply:
-        found: dict[str, Any] = json.load(reply)
-        return found
+    return cluster.provider.invoice()
 
 
 @pytest.mark.parametrize("pool", ["sim", "claude"])
@@ -85,6 +82,41 @@ def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: st
         assert c.app.ledger.batches() == []
         doubted = 150 if step in ("before upload", "after upload", "before create") else 0
         assert report["possible_double_charges"] == doubted
+
+
+def test_auto_goes_by_batches_where_there_is_time(cluster: Any) -> None:
+    c = cluster("--price", "2/8", "--batch-time", "1", pools=POOLS)
+    c.worker()
+    reports = {
+        end: c.report(c.submit(a_job(agents=1, dimensions=2, items=20, road="auto", id=name, **more)))
+        for end, name, more in (("", "free", {}), ("10m", "bound", {"finish_by": "10m"}))
+    }
+    assert [report["scored"] for report in reports.values()] == [40, 40]
+    assert [report["agents"][0]["road"] for report in reports.values()] == ["auto", "auto"]
+    assert [len(report["went_online"]) for report in reports.values()] == [0, 1]
+    roads = invoice(c)["roads"]
+    assert (roads["batch"]["requests"], roads["online"]["requests"]) == (40, 40)
+    assert 2 * roads["batch"]["pico"] == roads["online"]["pico"]
+    c.quiet()
+
+
+def test_units_of_a_late_batch_are_moved_online_by_a_worker(cluster: Any) -> None:
+    """By the invoice, each is paid for once; the books tell what each road cost."""
+    settings = {"DICAST_BATCH_TURNAROUND": "2", "DICAST_BATCH_CANCELLING": "1"}
+    c = cluster("--price", "2/8", "--batch-time", "60", "--batch-cancelling", "1", pools=POOLS, **settings)
+    c.worker()
+    other = [{"id": "other", "instructions": "Is it short?"}]
+    c.report(c.submit({**a_job(agents=1, items=3), "dimensions": other}))  # calls are known to be fast
+    before = invoice(c)["pico"]
+    job_id = c.submit(a_job(agents=1, dimensions=2, items=50, road="auto", finish_by=95, id="moved"))
+    report = c.report(job_id, 100)
+    bill = invoice(c)
+    batch, online = bill["roads"]["batch"]["requests"], bill["roads"]["online"]["requests"] - 3
+    assert (report["scored"], batch + online, bill["repeated"]) == (100, 100, 0)
+    assert 0 < batch < 100 and report["moved_online"] == online
+    assert Decimal(report["cost"]["sums"][0]["spent"]) * 10**12 == bill["pico"] - before
+    assert any(line.get("event") == "went_online" for line in c.logs())
+    c.quiet()
 
 
 def test_the_slow_service_costs_half_and_is_named(cluster: Any) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
+from collections import Counter, deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,9 @@ from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.plan import Intervals
 from dicast.app.ledger.batches import BatchStore
 from dicast.app.ledger.keys import PageRef
+from dicast.app.ledger.records import JobRecord, MessageId
 from dicast.app.pipeline.batches import BatchRoad, Desk
+from dicast.app.pipeline.plan import PageMessages
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.batches import (
     BatchCounts,
@@ -28,6 +30,7 @@ from dicast.app.providers.batches import (
     RequestFate,
     UnusableBatch,
 )
+from dicast.workers.admission.pool_state import ModelHealth, PoolHealth
 from tests.judge.desk import good
 from tests.ledger.bench import KEYS
 
@@ -174,12 +177,58 @@ class Clock:
         return self.at
 
 
+class TimedShelf(Shelf):
+    """An account whose batches end by themselves, in time by `clock`: each after `takes()` seconds, its requests made
+    evenly in that time. One that is cancelled goes on for `cancelling()` seconds, and makes what falls into these. The
+    requests in `unanswered` fail in the first batch that ends."""
+
+    def __init__(self, clock: Clock, takes: Callable[[], float], cancelling: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__()
+        self.clock, self.takes, self.cancelling = clock, takes, cancelling
+        self.begun: dict[str, float] = {}
+        self.lasts: dict[str, float] = {}
+        self.cuts: dict[str, float] = {}
+
+    async def create(self, requests: AsyncIterable[BatchRequest], identity: str) -> BatchStatus:
+        status = await super().create(requests, identity)
+        self.begun[status.id], self.lasts[status.id] = self.clock(), self.takes()
+        kept = self.batches[status.id]
+        kept.status = replace(kept.status, created_at=self.clock())
+        return kept.status
+
+    async def get(self, batch_id: str) -> BatchStatus:
+        self.calls["get"] += 1
+        kept, begun, lasts = self.batches[batch_id], self.begun[batch_id], self.lasts[batch_id]
+        if kept.status.state.is_over:
+            return kept.status
+        ends, cut = begun + lasts, self.cuts.get(batch_id)
+        if self.clock() >= ends and (cut is None or ends <= cut):
+            self.end(batch_id, BatchState.ENDED)
+            kept.status = replace(kept.status, ended_at=ends)
+        elif cut is not None and self.clock() >= cut:
+            self.end(batch_id, BatchState.CANCELLED, made=int(len(kept.requests) * (cut - begun) / lasts))
+        self.unanswered = set() if kept.status.state.is_over else self.unanswered
+        return kept.status
+
+    async def cancel(self, batch_id: str) -> BatchStatus:
+        self.calls["cancel"] += 1
+        kept = self.batches[batch_id]
+        if not kept.status.state.is_over and batch_id not in self.cuts:
+            self.cuts[batch_id] = self.clock() + self.cancelling()
+            kept.status = replace(kept.status, state=BatchState.CANCELLING)
+        return await self.get(batch_id)
+
+
 class Sent:
-    """Control messages that were sent."""
+    """Messages that were sent: control messages, and those of units, which are to be called online."""
 
     def __init__(self) -> None:
         self.gathered: list[PageRef] = []
         self.planned: list[tuple[str, str, int]] = []
+        self.units: deque[tuple[PageRef, MessageId]] = deque()
+
+    async def page(self, job: JobRecord, page: PageMessages) -> None:
+        self.units += [(page.ref, token) for token in page.tokens]
 
     async def gather(self, ref: PageRef) -> None:
         self.gathered.append(ref)
@@ -196,16 +245,33 @@ class NoStops:
         return {}
 
 
+class Paced:
+    """What is known of a pool of which so many calls may be open, each for so long."""
+
+    def __init__(self, limit: int = 5, call_s: float = 2.0) -> None:
+        self.limit, self.call_s = limit, call_s
+
+    async def read(self, pools: Iterable[str]) -> dict[str, PoolHealth]:
+        health = {"asked-model": ModelHealth(1.0, 1.0, self.call_s)}
+        return {pool: PoolHealth(self.limit, 0, 0, False, health) for pool in pools}
+
+
 class Road:
     """What sends a bench's units by batches, as one worker."""
 
-    def __init__(self, bench: Any, worker: Any, shelf: Shelf, clock: Clock, node: int = 0) -> None:
+    def __init__(
+        self, bench: Any, worker: Any, shelf: Shelf, clock: Clock, node: int = 0, pace: Paced | None = None,
+        intervals: Intervals | None = None,
+    ) -> None:  # fmt: skip
         self.bench, self.shelf, self.clock, self.worker = bench, shelf, clock, worker
         worker.pools.batch_api = lambda _: shelf
         ledger = bench.one if node == 0 else bench.two
-        self.store = BatchStore(bench.asyncs, KEYS, bench.nodes[node].id, Intervals())
+        ledger.intervals = intervals or Intervals()
+        self.store = BatchStore(bench.asyncs, KEYS, bench.nodes[node].id, ledger.intervals)
         self.messages = Sent()
-        desk = Desk(ledger, worker.jobs, worker.judge, worker.caller, worker.outcomes, self.messages, NoStops())
+        desk = Desk(
+            ledger, worker.jobs, worker.judge, worker.caller, worker.outcomes, self.messages, NoStops(), pace or Paced()
+        )
         self.batches = BatchRoad(self.store, desk, worker.pools, {"p"})
         self.batches.now = clock
 

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from dicast.app.domain.deadlines import UNBOUNDED, Bounds
 from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.plan import lanes
 from dicast.app.ledger.batches import LaneRef, TurnLost
@@ -22,14 +23,15 @@ UNITS = 12
 
 
 async def opened(
-    bench: Any, job: Any = None, *, batched: bool = False, units: int = UNITS, extra: Any = None
-) -> PageRef:
+    bench: Any, job: Any = None, *, batched: bool = False, units: int = UNITS, extra: Any = None, road: Any = "batch",
+    bounds: Bounds = UNBOUNDED,
+) -> PageRef:  # fmt: skip
     """A started job whose one page goes by batches."""
     job = job or a_job(items=UNITS, dimensions=1)
     count = len(job.agents)
-    plan = lanes([("p",)] * count, len(job.dimensions), 1, [batched] * count, None, ["batch"] * count)
+    plan = lanes([("p",)] * count, len(job.dimensions), 1, [batched] * count, None, [road] * count)
     bench.client.submit(job, plan, len(job.items) * count * len(job.dimensions), extra or {})
-    await bench.one.start(job.id, 5)
+    await bench.one.start(job.id, 5, bounds=bounds)
     ref = PageRef(job.id, bench.incarnation(job.id), 0, 0)
     items = dict(enumerate(await bench.one.items(job.id, range(len(job.items)))))
     opening = bench.one.open_page(ref, 0, units, "", 1, items, capped=job.is_capped, unchorded=True)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import dicast.app.ledger
-from dicast.app.domain.deadlines import Bounds
+from dicast.app.domain.deadlines import Bounds, RoadChange
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import DroppedParameter, Stop, lanes
 from dicast.app.ledger.client import LedgerClient
@@ -291,6 +291,7 @@ async def answered(stage):
 
 
 BOUNDS = Bounds(unit_ms=5000, finish_in_ms=60_000, finish_at_ms=START_MS + 90_000, pool_down_ms=20_000)
+ONLINE = RoadChange(pool="p", message="there is no time for a batch")
 REFUSED = DroppedParameter(pool="p", model="m", name="seed", message="it knows no seed")
 DOWN = Stop(pool="p", model="m", kind="pool_down", after=0, status_code=None, message="pool 'p' has been down for 20 s")
 
@@ -323,6 +324,7 @@ CASES = [
         lambda s: s.one.defer(REF, {}, [Deferral(0, fence_of(), 0, 0, probe=1)], [Due(MessageId(0), 5)]),
     ),
     ("drop", page_open, lambda s: s.asking.drop(JOB, REFUSED)),
+    ("go_online", page_open, lambda s: s.one.go_online(JOB, 0, ONLINE)),
     ("give_up", page_open, lambda s: s.asking.give_up(JOB, DOWN)),
     ("give_up", stopped_asking, lambda s: s.asking.give_up(JOB, STOP.model_copy(update={"after": 7}))),
     ("stop_asking", page_open, lambda s: refuse(s, "0.0.0")),
@@ -463,6 +465,7 @@ READS = {
     "status", "jobs", "open_calls", "stops", "load", "dropped", "exhausted", "pools", "continuations", "unended",
     "assignments", "job_of_task", "may_call", "incarnation", "unfinished_pools", "is_revoked",
     "scoreboard", "first_pages", "submitted_job", "capped", "budget_reason", "books",
+    "left_ms", "calls_left", "by_batches", "went_online",
     "batches", "batches_over", "has_open_question", "question_state", "standings", "kept_pages", "kept_page",
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dicast.app.application import Dicast, create_app
+from dicast.app.domain.deadlines import RoadChange
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.work import unended_work
@@ -58,6 +59,20 @@ async def test_calls_left_are_those_of_open_units_and_of_what_is_not_planned_yet
     app.ledger.cancel("j")
     found = unended_work(app.store, app.keys)
     assert (found.unended, found.calls) == (1, []), "what is open ends, and nothing else is called"
+
+
+async def test_workers_are_of_no_use_to_a_lane_that_goes_by_batches(app: Dicast, redis_url: str) -> None:
+    app.submit(a_job(10, id="batch", road="batch"))
+    app.submit(a_job(10, id="auto", road="auto"))
+    assert calls(app) == {}
+    async with connect_async(redis_url) as client:
+        ledger = Ledger(client, app.keys, "node", claim_ms=60_000, calls_max=9)
+        job = await ledger.job("auto")
+        assert job is not None and await ledger.calls_left(job, "p") == 20
+        await ledger.go_online(job, 0, RoadChange(pool="p", message="late"))
+        assert [change.reason for change in await ledger.went_online(job)] == ["pool 'p' was asked online: late"]
+        assert app.ledger.went_online("auto") == await ledger.went_online(job)
+    assert calls(app) == {("p",): 20}
 
 
 def test_a_batch_is_one_call(app: Dicast, redis_url: str) -> None:

@@ -170,6 +170,13 @@ def test_a_road_has_its_own_price_and_no_minutes(dicast: Dicast, quoted: Quoting
     assert batch.online == online.online == online.expected
 
 
+def test_auto_is_quoted_as_batches_unless_it_may_have_to_be_online(dicast: Dicast, quoted: Quoting) -> None:
+    free, bound = quoted(road="auto"), quoted(road="auto", finish_by="6h")
+    assert free.sums[0].expected == free.sums[0].batch
+    assert bound.sums[0].expected == bound.sums[0].online == 2 * (bound.sums[0].batch or 0)
+    assert not any("road: auto" in note for note in free.notes) and any("road: auto" in note for note in bound.notes)
+
+
 def test_a_judge_at_several_places_is_quoted_at_the_dearest(dicast: Dicast) -> None:
     deployments = [{"pool": "sim"}, {"pool": "sim", "model": "dear"}]
     ready = dicast.prepared({**JOB, "agents": [{"name": "a", "deployments": deployments}]})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from dicast.app.domain.concluding import _failures, counts_of
 from dicast.app.domain.opinion import ErrorKind
 from dicast.app.domain.report import Report, ReportAgent, ReportDimension
 from dicast.app.reports.terminal import MAX_ROWS, bars, print_heat_map, print_report
@@ -191,6 +192,18 @@ def test_where_a_job_stopped_asking_is_told_once() -> None:
     built.add_error(error(0, kind=ErrorKind.NOT_ASKED, message="not asked: ..."))
     text = " ".join(rendered(built.build(files_in("/r")), 80).split())
     assert text.count("Stopped asking: the first 20 calls of m in pool 'openai' ended in: 401 wrong key") == 1
+
+
+def test_where_a_job_went_online_is_told() -> None:
+    change = {"pool": "openai", "message": "9 s were left until finish_by"}
+    built = builder(2, went_online=[change], moved_online=2)
+    built.add_opinion(opinion(0))
+    report = built.build(files_in("/r"))
+    text = " ".join(rendered(report, 80).split())
+    assert "Went online: pool 'openai' was asked online: 9 s were left until finish_by" in text
+    assert "2 units moved from a batch to online calls" in text
+    said = " ".join(_failures(report, counts_of(report), []))
+    assert "2 judgements were taken out of a batch for this, and asked online." in said
 
 
 @pytest.mark.parametrize(("colors", "shaded"), [("truecolor", True), ("256", True), ("standard", False), (None, False)])

@@ -314,7 +314,7 @@ def _quoted(quote: Quote) -> str:
 
 def _by(road: Road) -> str:
     """Return how questions got to a pool, where they were not asked online."""
-    return {"online": "", "batch": ", by batches", "flex": ", by flex"}[road]
+    return {"online": "", "batch": ", by batches", "flex": ", by flex", "auto": ", by batches or online"}[road]
 
 
 def setup(report: Report) -> dict[str, Any]:
