@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dicast.app.ledger.work import read_purses
 from dicast.app.operator.jobs import cancel, resume
 from tests.e2e.cluster import Cluster, Simulated, a_job, until
 from tests.e2e.holding import STEPS, HoldingProxy
@@ -165,4 +166,22 @@ def test_answers_of_the_batch_api_get_lost(cluster: Any, pool: str) -> None:
     assert (report["scored"], report["failed"]) == (120, 0)
     bill = invoice(c)
     assert (bill["roads"]["batch"]["requests"], bill["repeated"]) == (120, 0)
+    c.quiet()
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("pool", ["sim", "claude"])
+def test_the_books_are_the_invoice(cluster: Any, pool: str) -> None:
+    """To the last pico, for a job with requests that fail for nothing, answers that are paid for and no use, and lost
+    answers of the batch API."""
+    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.1", pools=POOLS, DICAST_BATCH_LISTED="2")
+    c.provider.control(faults={"out_of_range": 0.1, **FAULTS})
+    c.worker()
+    report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
+    bill, [spent] = invoice(c), report["cost"]["sums"]
+    billed = bill["roads"]["batch"]["requests"]
+    assert report["calls"] > billed > 120, "answers of no use are paid for, and requests that failed are not"
+    assert (Decimal(spent["spent"]) * 10**12, Decimal(spent["unknown"])) == (bill["pico"], 0)
+    [purse] = [purse for purse in read_purses(c.app.store, c.app.keys) if purse.kind == "pool"]
+    assert (purse.purses["total"].spent, purse.reserved) == (bill["pico"], 0), "and so are those of the pool"
     c.quiet()
