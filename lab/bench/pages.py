@@ -118,6 +118,8 @@ GOALS = (
     Goal("million", "dicast", "slowest look at the progress, s", "slowest look at the progress, s", 2),
     Goal("million", "dicast", "cancel: last new call after, s", "last new call after a cancel, s", 2),
     Goal("million", "dicast", "second job: first result after, s", "first result of a second job, s", 5),
+    Goal("batch-1", "dicast", "worker's peak with the report, MB", "50,000 units by batch: worker, MB", 250),
+    Goal("batch-4", "dicast", "worker's peak with the report, MB", "200,000 units by batch: worker, MB", 250),
     Goal("start", "dicast", "first result after submission, ms", "first result of a job, idle worker, ms", 150),
     Goal("start", "dicast", "dicast --help, ms", "`dicast --help`, ms", 300),
     Goal("start", "dicast", "celery -A app worker, ready after, s", "`celery -A app worker` ready, s", 2),

@@ -46,7 +46,7 @@ class Machine:
 
     broker: ClassVar[str] = ""
 
-    def __init__(self, *provider: str, **settings: str) -> None:
+    def __init__(self, *provider: str, pools: str = POOLS, **settings: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dicast-bench-")
         folder = Path(self._folder.name)
         socket = folder / "s"
@@ -56,7 +56,8 @@ class Machine:
         self.redis = redis.Redis.from_url(url, decode_responses=True)
         self.provider = Simulated(*provider)
         settings["DICAST_BROKER_URL"] = self.broker
-        self.cluster = Cluster(folder, url, POOLS.replace("{url}", self.provider.base_url), **settings)
+        self.cluster = Cluster(folder, url, pools.replace("{url}", self.provider.base_url), **settings)
+        self.cluster.provider = self.provider
 
     def __enter__(self) -> Machine:
         return self

@@ -48,13 +48,13 @@ class Watched:
         self._done, self._moved = 0, time.monotonic()
         self.figures: Figures = {}
 
-    def submit(self, units: int) -> str:
+    def submit(self, units: int, *, pool: str = POOL, **more: object) -> str:
         """`dicast run` of a job of so many units, by a process that follows it to its end."""
         folder, job_id = self._machine.cluster.folder, f"units-{units}"
         items = units // DIMENSIONS
         with (folder / "items.jsonl").open("w") as file:
             file.writelines(json.dumps({"id": f"item-{n}", "text": f"{n}. {TEXT}"}) + "\n" for n in range(items))
-        job = {**a_job(agents=1, dimensions=DIMENSIONS, pool=POOL), "id": job_id, "batching": True}
+        job = {**a_job(agents=1, dimensions=DIMENSIONS, pool=pool), "id": job_id, "batching": True, **more}
         (folder / "job.json").write_text(json.dumps({**job, "items": "items.jsonl"}))
         command = [sys.executable, "-m", "dicast.app.cli.main", "run", str(folder / "job.json"), "--json"]
         started = time.monotonic()
@@ -87,9 +87,9 @@ class Watched:
             self._most("client's peak, MB", peak_mb(self._client.pid))
         return status
 
-    def wait(self, job_id: str, condition: Callable[[JobStatus], bool]) -> JobStatus:
+    def wait(self, job_id: str, condition: Callable[[JobStatus], bool], deadline_s: float = DEADLINE_S) -> JobStatus:
         """Look until the condition holds of the job."""
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + deadline_s
         while not condition(status := self.look(job_id)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{job_id} is at {status.done} of {status.units}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from lab.bench import (
     admission,
+    batches,
     counts,
     governor_http,
     headers,
@@ -57,6 +58,7 @@ SINGLE: Mapping[str, Callable[[], Figures]] = {
     "million": scale.million,
     **{f"size-{units}": scale.of_size(units) for units in scale.SIZES},
     "inline": scale.inline,
+    **batches.CASES,
     "resting": resting.resting,
     "slots": slots.slots,
     "start": starting.starting,
