@@ -228,6 +228,24 @@ def test_a_running_job_tells_means_failures_and_cost_so_far(made: tuple[Dicast, 
     assert "1.20 USD" in listed and "and unpriced calls" in listed
 
 
+def test_on_a_phone_jobs_are_cards_and_axes_are_in_scores(
+    made: tuple[Dicast, str], kinds: dict[str, Report], open_page: Open
+) -> None:
+    """Nothing of a job has to be looked for beside the screen, and a dot is read on the scale of its value."""
+    seen = open_page(made[1], viewport={"width": 390, "height": 844})
+    seen.go("#/jobs")
+    row = seen.page.get_by_role("row", name=re.compile("^half-done"))
+    for label in ("Cost", "Failed", "Submitted"):
+        box = row.locator(f"[data-label={label}]").bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390, label
+    assert seen.page.get_by_role("row", name=re.compile("^talks")).get_by_role("progressbar").count() == 0
+    report = kinds["systems"]
+    assert report.conclusions is not None
+    seen.go(f"#/jobs/{report.job_id}", wait=".chart")
+    labels = seen.page.locator(".chart").first.locator(".scale text").all_text_contents()
+    assert labels == [label for _, label in report.conclusions.charts[0].ticks]
+
+
 def test_the_list_tells_how_well_jobs_have_gone(made: tuple[Dicast, str], open_page: Open) -> None:
     dicast, address = made
     document = world.job("all-failed", 2)

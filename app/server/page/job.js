@@ -52,7 +52,8 @@ export async function jobView({ root, name, signal, session, ready }) {
       c.possible_double_charges > 0 && ["Perhaps paid twice", count(c.possible_double_charges), true],
     ].filter(Boolean).map(([label, value, bad]) => h("div", {}, h("dt", {}, label), h("dd", { class: bad ? "bad" : null }, value))));
     show(told, view.waits_for && foreign(`Waits: ${view.waits_for}`, "p", { class: "card wrong" }), view.why && foreign(view.why, "p", { class: "card wrong" }));
-    tell(cost, over ? "" : costs(view, "Cost so far"));
+    tell(cost, costs(view, "Cost so far"));
+    cost.hidden = over || !view.cost;
     failures = c.failed || 0;
     done = view.done;
     if (view.state === before) return done && !over ? look() : undefined;
@@ -72,8 +73,7 @@ export async function jobView({ root, name, signal, session, ready }) {
     }) }, "Judge these again"));
     if (over) outcome({ name, root: results, view, signal, state, facts, figures, again }).catch((error) => error.name !== "AbortError" && show(results, foreign(error.message, "p", { class: "card wrong" })));
     else show(results);
-    cost.hidden = over;
-    if (over) show(newest), show(known);
+    if (over) show(newest), show(known), told_so_far = "";
     else if (done) look();
     return undefined;
   };

@@ -85,7 +85,7 @@ export async function jobsView({ root, query, signal, session, ready }) {
 
   const table = h("div", { class: "wide", role: "region", "aria-label": "Jobs", tabindex: "0" },
     h("table", { class: "jobs" },
-      h("thead", {}, h("tr", {}, ["Job", "State", "Progress", "Rate", "Time left", "Calls", "Tokens", "Cost", "Retries", "Failed", "Submitted"].map((name, n) => h("th", { scope: "col", class: n > 2 ? "number" : null }, name)))),
+      h("thead", {}, h("tr", {}, ["Job", "State", "Progress", "Rate", "Time", "Calls", "Tokens", "Cost", "Retries", "Failed", "Submitted"].map((name, n) => h("th", { scope: "col", class: n > 2 ? "number" : null }, name)))),
       body));
   await look();
   show(root,
@@ -100,12 +100,12 @@ export async function jobsView({ root, query, signal, session, ready }) {
 function line(view) {
   const bar = progress(`Progress of ${view.id}`);
   const pace = new Pace();
-  const cell = () => h("td", { class: "number" });
-  const [rate, left, calls, tokens, cost, retries, failed, submitted] = Array.from({ length: 8 }, cell);
-  const state = h("td");
+  const [rate, left, calls, tokens, cost, retries, failed, submitted] = ["Rate", "Time", "Calls", "Tokens", "Cost", "Retries", "Failed", "Submitted"]
+    .map((label) => h("td", { class: "number", "data-label": label }));
+  const state = h("td"), whole = h("span", { hidden: true });
   const element = h("tr", {},
     h("td", { class: "name" }, h("a", { href: `#/jobs/${encodeURIComponent(view.id)}` }, view.id), h("div", { class: "dim" }, foreign(view.project))),
-    state, h("td", {}, bar.element), rate, left, calls, tokens, cost, retries, failed, submitted);
+    state, h("td", {}, bar.element, whole), rate, left, calls, tokens, cost, retries, failed, submitted);
   return {
     element,
     update(now) {
@@ -115,10 +115,13 @@ function line(view) {
       if (state.textContent !== label) show(state, badge(label, now.health ? HEALTH[now.health] : now.state));
       bar.set(now.done, now.units);
       const runs = !ended(now.state);
+      bar.element.hidden = !runs && now.done === now.units;
+      whole.hidden = !bar.element.hidden;
+      tell(whole, `all ${count(now.units)} judgements`);
       const took = now.finished_ms && now.started_ms ? (now.finished_ms - now.started_ms) / 1000 : null;
       const speed = runs ? pace.rate : took ? now.done / took : null;
       tell(rate, speed === null ? "–" : `${speed < 10 ? speed.toFixed(1) : count(Math.round(speed))} /s`);
-      tell(left, runs ? span(pace.left(now.units)) : took === null ? "–" : `took ${span(took)}`);
+      tell(left, runs ? (pace.rate ? `${span(pace.left(now.units))} left` : "–") : span(took));
       tell(calls, count(of.calls));
       tell(tokens, of.tokens_in === undefined ? "–" : count(of.tokens_in + of.tokens_out));
       tell(cost, now.spent || (now.unpriced.length ? "no price" : "–"));

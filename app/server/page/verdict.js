@@ -49,14 +49,15 @@ export function systems(name, report) {
 
 /** A card a chart; `lead` gives the address that a dot leads to, where there is one. */
 function drawn(charts, lead) {
-  const [low, high] = charts[0].axis;
+  const { axis: [low, high], ticks } = charts[0], x = along(low, high);
   return h("div", { class: "multi" }, charts.map((chart) => h("figure", { class: "card chart" },
     h("h3", {}, foreign(chart.title)),
     h("div", { class: "rows" }, chart.rows.map((row) => [
       h("span", { class: `who${row.leads ? " leads" : ""}`, title: row.name }, foreign(row.name)),
       dotted(row, chart, low, high, lead(chart, row)),
     ])),
-    h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("span", { class: "ends" }, h("span", {}, low), h("span", {}, (low + high) / 2), h("span", {}, high))),
+    h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("div", { class: "ticks" },
+      s("svg", {}, ticks.map(([at, label]) => [s("line", { x1: x(at), x2: x(at), y1: 0, y2: 4, class: "grid" }), s("text", { x: x(at), y: 15, "text-anchor": at > high - 4 ? "end" : at < low + 4 ? "start" : "middle" }, label)])))),
     chart.note && foreign(chart.note, "figcaption"))));
 }
 
@@ -80,11 +81,13 @@ export function soFar(found) {
   ];
 }
 
-const whyFailed = (causes) => (causes.length ? causes.map((cause) => h("div", {}, `${count(cause.count)} times `, foreign(cause.cause), h("div", { class: "dim" }, foreign(cause.remedy)))) : "–");
+const whyFailed = (causes) => (causes.length ? causes.map((cause) => h("div", {}, cause.count === 1 ? "once " : `${count(cause.count)} times `, foreign(cause.cause), h("div", { class: "dim" }, foreign(cause.remedy)))) : "–");
+
+/** Where on a chart a place of its axis lies. */
+const along = (low, high) => (place) => `${(3 + 94 * (place - low) / (high - low)).toFixed(2)}%`;
 
 function dotted(row, chart, low, high, href) {
-  const x = (place) => `${(3 + 94 * (place - low) / (high - low)).toFixed(2)}%`;
-  const label = `${row.name}: ${row.text}`;
+  const x = along(low, high), label = `${row.name}: ${row.text}`;
   return h(href ? "a" : "div", { class: "track", href, role: href ? null : "img", "aria-label": href ? `${label}, its items` : label, title: label },
     s("svg", { "aria-hidden": "true", class: row.leads ? "leads" : null },
       s("line", { x1: x(low), x2: x(high), y1: "50%", y2: "50%", class: "grid" }),
