@@ -33,13 +33,17 @@ def live(tmp_path: Path, redis_url: str) -> Iterator[tuple[Cluster, str]]:
 
 
 @pytest.mark.slow
-def test_pools_and_nodes_are_seen_at_work(live: tuple[Cluster, str], open_page: Callable[..., Watched]) -> None:
+def test_means_pools_and_nodes_are_seen_at_work(live: tuple[Cluster, str], open_page: Callable[..., Watched]) -> None:
     cluster, address = live
     name = cluster.submit({**a_job(agents=2, dimensions=3, items=400), "id": "busy"})
     seen = open_page(address, viewport={"width": 1280, "height": 900})
     seen.go("#/jobs/busy")
     until(lambda: cluster.done(name) > 5, "units are judged")
     until(lambda: seen.page.get_by_role("progressbar").get_attribute("value") != "0", "the bar moves")
+    seen.page.wait_for_selector("h2:has-text('Scores so far')")
+    with client(address) as http:
+        told = http.get("/jobs/busy/so-far").json()
+    assert 0 < told["items"] <= told["of"] == 400 and told["kind"] == "certain" and len(told["charts"]) == 3
     seen.go("#/pools")
     seen.page.wait_for_selector("figure.lines path.line.green", state="attached")  # one that is flat has no height
     assert "Why:" in seen.page.inner_text("main") and seen.axe() == []
