@@ -242,6 +242,7 @@ def test_on_a_phone_jobs_are_cards_and_axes_are_in_scores(
     report = kinds["systems"]
     assert report.conclusions is not None
     seen.go(f"#/jobs/{report.job_id}", wait=".chart")
+    assert "people's opinion, in scores" in seen.page.inner_text("main")
     labels = seen.page.locator(".chart").first.locator(".scale text").all_text_contents()
     assert labels == [label for _, label in report.conclusions.charts[0].ticks]
 

@@ -39,13 +39,16 @@ export function verdict(conclusions, again) {
 export function systems(name, report) {
   const { charts, subject } = report.conclusions;
   if (!charts.length) return null;
-  const { unit, opinion } = charts[0];
+  const { opinion } = charts[0];
   const grouped = charts.some((chart) => chart.by && chart.by !== "candidate");
   return h("section", {},
     h("div", { class: "head" }, h("h2", {}, grouped ? "Systems" : { pairs: "Who wins", rankings: "Who wins", labels: "Labels" }[subject] ?? "Scores"),
-      h("div", { class: "row dim" }, h("span", {}, `${opinion === "people" ? "people's" : "the judges'"} opinion, ${unit}`), hint("opinion"), h("span", {}, "95 % intervals"), hint("interval"))),
+      h("div", { class: "row dim" }, h("span", {}, `${opinion === "people" ? "people's" : "the judges'"} opinion, ${axisOf(charts[0])}`), hint("opinion"), h("span", {}, "95 % intervals"), hint("interval"))),
     drawn(charts, (chart, row) => marked(name, report, chart, row)));
 }
+
+/** What the labels of a chart's axis are. */
+const axisOf = ({ ticks, unit }) => (ticks.every(([, label]) => label.includes("%")) ? unit : "in scores");
 
 /** A card a chart; `lead` gives the address that a dot leads to, where there is one. */
 function drawn(charts, lead) {
@@ -68,7 +71,7 @@ export function soFar(found) {
   return [
     charts.length > 0 && h("section", {},
       h("div", { class: "head" }, h("h2", {}, charts[0].by ? "Systems so far" : "Scores so far"),
-        h("div", { class: "row dim" }, h("span", {}, `the judges' opinion, ${charts[0].unit}`), hint("sofar"))),
+        h("div", { class: "row dim" }, h("span", {}, `the judges' opinion, ${axisOf(charts[0])}`), hint("sofar"))),
       foreign(found.note, "p", { class: "dim" }), drawn(charts, () => null)),
     rows.length > 0 && h("section", {}, h("h2", {}, "Judges so far"),
       wide("Judges so far", h("table", { class: "judges" },
