@@ -14,7 +14,7 @@ import numpy as np
 
 from dicast.app.analysis.agreement import inter_rater_agreement, leading_judge
 from dicast.app.analysis.biases import probe_statistics
-from dicast.app.analysis.combining import CLOSE, effective_judges
+from dicast.app.analysis.combining import effective_judges
 from dicast.app.analysis.components import dimension_components, judge_components, people_components
 from dicast.app.analysis.contestants import label_shares, preferences
 from dicast.app.analysis.estimates import CONFIDENCE, Estimate, Floats, Ints, quantile
@@ -46,7 +46,7 @@ from dicast.app.analysis.scores import (
     JobScores,
     StoppedJob,
     among_raters,
-    cascade,
+    decided_items,
     extremes,
     figure,
     is_not_chief,
@@ -217,12 +217,10 @@ def audit_sentences(audit: EscalationAudit | None) -> Iterator[str]:
 def _trust_sentences(dimension: DimensionScores) -> Iterator[str]:
     """Yield how many items the judges of a panel with a guarantee have decided, and how many are left to people."""
     rule = dimension.spec.panel.escalate
-    if rule is None or rule.agree is None or rule.confidence is None:
+    is_decided = decided_items(dimension)
+    if is_decided is None or rule is None or rule.agree is None or rule.confidence is None:
         return
-    by_difference = rule.difference is not None
-    bound = (rule.difference or 0.0) - 2 * CLOSE if by_difference else rule.uncertainty or 0.0
-    stage, _ = cascade(dimension, "difference" if by_difference else "uncertainty").decide(bound)
-    decided, items = int((stage >= 0).sum()), len(stage)
+    decided, items = int(is_decided.sum()), len(is_decided)
     yield (
         f"The judges decide {decided:,} of {items:,} items ({percent(decided / max(items, 1))}); the other "
         f"{items - decided:,} are left to people. Of items like those that the bound was learned on, people agree on "

@@ -15,6 +15,7 @@ import numpy as np
 
 from dicast.app.analysis.agreement import NO_LEVELS, InterRaterAgreement, Level
 from dicast.app.analysis.combining import (
+    CLOSE,
     COMBINATIONS,
     Cascade,
     combine_majority,
@@ -498,3 +499,14 @@ def cascade(dimension: DimensionScores, kind: Literal["difference", "uncertainty
         (centred**2).sum(axis=2), (count_of - 1) * count_of, out=np.full(scores.shape, np.inf), where=count_of > 1
     )
     return Cascade(np.sqrt(np.cumsum(squared, axis=1)) / np.arange(1, scores.shape[1] + 1), means)
+
+
+def decided_items(dimension: DimensionScores) -> Bools | None:
+    """Return which items the judges of a panel with a guarantee (`agree`) have decided; the others are left to people.
+    None for a panel without one."""
+    rule = dimension.spec.panel.escalate
+    if rule is None or rule.agree is None:
+        return None
+    if rule.difference is not None:
+        return cascade(dimension, "difference").decide(rule.difference - 2 * CLOSE)[0] >= 0
+    return cascade(dimension, "uncertainty").decide(rule.uncertainty or 0.0)[0] >= 0

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from dicast.app import datasets
+from dicast.app.analysis import MISSING, NoLibraries
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
@@ -100,18 +102,50 @@ class WrongRatings(datasets.DatasetError):
 
 
 def draw_queue(
-    dicast: Dicast, report: Report, folder: Path, size: int, seed: int, *, disputed: bool = False
+    dicast: Dicast, report: Report, folder: Path, size: int, seed: int, *, disputed: bool = False,
+    undecided: bool = True,
 ) -> Queue:  # fmt: skip
     """Draw a sample of the job's items, as `dicast sample` does: the same seed draws the same items. Of `disputed`
-    items, more are drawn the more the judges disagree on them. Raises `NoTexts`, `NoSample`, `NoLibraries`,
-    `RatingRefused`."""
+    items, more are drawn the more the judges disagree on them.
+
+    What a panel with a guarantee has left to people (`undecided`) is put up as well, as far as a queue has room, to be
+    rated first; the sample is then one of the other items. Raises `NoTexts`, `NoSample`, `NoLibraries`,
+    `RatingRefused`.
+    """
     items = datasets_items(items_of(dicast, report.job_id, folder))
+    ids = _undecided_items(folder, report) if undecided else set()
+    first = [item for item in items if item.id in ids]
+    others = [item for item in items if item.id not in ids]
+    disagreed = (folder, report) if disputed else None
+    if not first:
+        options = SampleOptions(min(size, len(others)), disagreed=disagreed, seed=seed)
+        return Queue(_described_dimensions(dicast, report), _drawn(dicast, report, others, options))
+    count = min(len(first), MOST_ITEMS)
+    queued = [replace(item, first=True) for item in _drawn(dicast, report, first, SampleOptions(count, seed=seed))]
+    if size := min(size, len(others), MOST_ITEMS - count):
+        queued += _drawn(dicast, report, others, SampleOptions(size, disagreed=disagreed, seed=seed))
+    shares = {True: count / len(first), False: size / max(1, len(others))}
+    queued = [replace(item, probability=item.probability or shares[item.first]) for item in queued]
+    return Queue(_described_dimensions(dicast, report), queued)
+
+
+def _drawn(dicast: Dicast, report: Report, items: list[Item], options: SampleOptions) -> list[QueuedItem]:
     job = EvaluationJob.model_construct(items=items, dimensions=_shells(report.dimensions))
     with tempfile.TemporaryDirectory(prefix="dicast-sample-") as place:
         path = Path(place) / "sample.jsonl"
-        disagreed = (folder, report) if disputed else None
-        write_sample(job, SampleOptions(size=min(size, len(items)), seed=seed, disagreed=disagreed), path)
-        return queue_of_file(dicast, report, path)
+        write_sample(job, options, path)
+        return queue_of_file(dicast, report, path).items
+
+
+def _undecided_items(folder: Path, report: Report) -> set[str]:
+    rules = [dimension.panel.escalate for dimension in report.dimensions]
+    if all(rule is None or rule.agree is None for rule in rules):
+        return set()
+    try:
+        from dicast.app.reports.scores import undecided_items  # noqa: PLC0415  (takes long to load)
+    except ImportError as error:
+        raise NoLibraries(MISSING) from error
+    return undecided_items(folder, report)
 
 
 def datasets_items(items: Iterable[Item]) -> list[Item]:

@@ -55,11 +55,13 @@ class NothingToRate(DicastError, LookupError):
 
 @dataclass(frozen=True, slots=True)
 class QueuedItem:
-    """An item to be rated: the texts that people are shown, and the probability with which it was drawn, if known."""
+    """An item to be rated: the texts that people are shown, the probability with which it was drawn, if known, and
+    whether it is wanted `first`."""
 
     id: str
     texts: dict[str, Any]
     probability: float | None = None
+    first: bool = False
 
     @property
     def pair(self) -> bool:
@@ -115,7 +117,7 @@ class BlindRatings:
                 out.write(orjson.dumps(queue.dimensions) + b"\n")
                 for item in queue.items:
                     line = {"id": item.id, "texts": item.texts, "probability": item.probability}
-                    out.write(orjson.dumps(line) + b"\n")
+                    out.write(orjson.dumps(line | ({"first": True} if item.first else {})) + b"\n")
 
     def queue(self) -> Queue:
         """Return the sample that is up for rating. Raises `NothingToRate`."""
@@ -169,7 +171,8 @@ class BlindRatings:
                     out.write(_line(queue, scales[dimension_id], items[item_id], rated_by, value))
 
     def codes(self, queue: Queue, rater: str) -> dict[str, QueuedItem]:
-        """Return the items of the queue by the codes under which this rater knows them, in the rater's own order.
+        """Return the items of the queue by the codes under which this rater knows them: those wanted first, then the
+        others, both in the rater's own order.
 
         An item's id may name what it is of ("account-081-claude-bot"), and a rater is not to know. The codes are the
         same each time the rater returns, and follow from nothing that a rater knows.
@@ -179,7 +182,7 @@ class BlindRatings:
             hashlib.blake2b(f"{rater}\0{item.id}".encode(), key=secret, digest_size=CODE_BYTES).hexdigest(): item
             for item in queue.items
         }
-        return dict(sorted(items.items()))
+        return dict(sorted(items.items(), key=lambda coded: (not coded[1].first, coded[0])))
 
     def note(self, item: str, dimension: str, rater: str, note: Note) -> None:
         """Set what a rater says of an item in a dimension beside a score. When this returns, it is on disk. Raises

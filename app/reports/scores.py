@@ -26,6 +26,7 @@ from dicast.app.analysis.scores import (
     People,
     StoppedJob,
     VariedItems,
+    decided_items,
     nothing,
     settled_orders,
 )
@@ -172,6 +173,18 @@ def item_names(folder: Path) -> list[str]:
     """Return the items' ids, in the order of the arrays' rows."""
     item_ids: list[str] = _encoded(_read(folder / PARQUET, ["item_id"])["item_id"])[1].to_pylist()
     return item_ids
+
+
+def undecided_items(folder: Path, report: Report) -> set[str]:
+    """Return the ids of the items that a panel with a guarantee (`agree`) has left to people, in any dimension. Raises
+    OSError."""
+    loaded = load_scores(folder, report, by=[])
+    undecided = np.zeros(loaded.items, dtype=bool)
+    for dimension in loaded.dimensions:
+        is_decided = decided_items(dimension)
+        if is_decided is not None:
+            undecided |= ~is_decided
+    return {name for name, is_left in zip(item_names(folder), undecided.tolist(), strict=True) if is_left}
 
 
 def _variants(

@@ -46,6 +46,9 @@ class Sampling(BaseModel):
     size: int = Field(default=50, ge=1, le=2000)
     seed: int = Field(default=1, ge=0, le=2**32)
     disputed: bool = Field(default=False, description="draw more of what the judges disagree on")
+    undecided: bool = Field(
+        default=True, description="put up what a panel with a guarantee has left to people, too, to be rated first"
+    )
     path: str | None = Field(default=None, max_length=400, description="`path` of an upload; then nothing is drawn")
 
 
@@ -98,7 +101,8 @@ class RaterView(BaseModel):
 
 class RatingView(BaseModel):
     """What a rater has to rate: `items` in this rater's own order, under codes that tell nothing of them, and what was
-    `given` and `noted`, by item and dimension."""
+    `given` and `noted`, by item and dimension. The `first` so many items are wanted before the others, whatever the
+    reason; `first_left` of them have questions that this rater has not answered."""
 
     job: str
     dimensions: list[dict[str, JsonValue]]
@@ -107,6 +111,8 @@ class RatingView(BaseModel):
     noted: dict[str, dict[str, NoteView]]
     finished: bool
     raters: list[RaterView]
+    first: int = 0
+    first_left: int = 0
 
 
 class ItemToRate(BaseModel):
@@ -154,7 +160,8 @@ def open_rating(parts: GivenParts, claims: Submitter, job: JobName, sampling: Sa
         queue = queue_of_file(parts.dicast, report, parts.uploads.find(sampling.path))
     else:
         queue = draw_queue(
-            parts.dicast, report, folder, sampling.size, sampling.seed, disputed=sampling.disputed
+            parts.dicast, report, folder, sampling.size, sampling.seed, disputed=sampling.disputed,
+            undecided=sampling.undecided,
         )  # fmt: skip
     blind = BlindRatings(folder)
     blind.open_queue(queue)
@@ -293,13 +300,27 @@ def _view(blind: BlindRatings, job: str, rater: str) -> RatingView:
         if name == rater and id in code_of:
             noted.setdefault(code_of[id], {})[dimension] = NoteView(cannot_say=note.cannot_say, note=note.text)
     names = sorted(counts.keys() | {name for name, count in open_questions.items() if count})
+    wanted_first = [code for code, item in codes.items() if item.first]
     return RatingView(
         job=job, dimensions=queue.dimensions, given=scores, noted=noted, finished=rater in done, items=list(codes),
+        first=len(wanted_first),
+        first_left=sum(
+            any(
+                dimension["id"] not in scores.get(code, {}) and not _cannot_say(noted, code, dimension["id"])
+                for dimension in queue.dimensions
+            )
+            for code in wanted_first
+        ),
         raters=[
             RaterView(name=name, ratings=counts[name], cannot_say=open_questions[name], finished=name in done)
             for name in names
         ],
     )  # fmt: skip
+
+
+def _cannot_say(noted: dict[str, dict[str, NoteView]], code: str, dimension: str) -> bool:
+    note = noted.get(code, {}).get(dimension)
+    return note is not None and note.cannot_say
 
 
 def _compared(parts: Parts, report: Report, folder: Path, mine: dict[tuple[str, str], int]) -> list[Compared]:

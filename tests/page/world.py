@@ -120,7 +120,7 @@ def ended(
         job_id=name, project=spec.project, status="completed", units=len(opinions), started=START,
         finished=START + timedelta(seconds=80), wall_s=80.0, calls=len(opinions) + 7, retries=7,
         agents=[ReportAgent.from_agent(agent) for agent in spec.agents],
-        dimensions=[ReportDimension.from_dimension(d) for d in spec.dimensions], keep=spec.keep,
+        dimensions=[ReportDimension.from_dimension(d, spec.panel_of(d)) for d in spec.dimensions], keep=spec.keep,
     )  # fmt: skip
     report = finish(root, name, "abc", header)
     dicast.submit(spec)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import pyarrow.parquet as pq
 import pytest
 
 from dicast.app import datasets
@@ -112,6 +113,53 @@ def test_a_sample_of_what_judges_dispute_is_drawn(dicast: Dicast, address: str) 
         assert http.post("/jobs/r/rating", json={"size": 12, "disputed": True}).status_code == 201
     items = kept(dicast).queue().items
     assert len({item.probability for item in items}) > 1, "the more they differ, the likelier an item is drawn"
+
+
+GUARANTEED = {"combine": "mean", "escalate": {"difference": 2, "agree": 0.8, "confidence": 0.9}}
+
+
+def test_what_the_judges_left_to_people_is_rated_first_and_no_rater_is_told_why(dicast: Dicast, address: str) -> None:
+    document = job("r", 60)
+    clear, fair, _ = document["dimensions"]
+    ended(dicast, {**document, "dimensions": [{**clear, "panel": GUARANTEED}, fair]})
+    opinions = pq.read_table(job_folder(dicast.settings.results_dir, "r") / "opinions.parquet").to_pylist()
+    said = {(o["item_id"], o["judge"]): o["score"] for o in opinions if o["criterion_id"] == "clear"}
+    first, second, _ = (agent["name"] for agent in document["agents"])
+    undecided = {item for item, judge in said if abs(said[item, first] - said[item, second]) >= 2}
+    assert 3 <= len(undecided) <= 20
+
+    with client(address, dicast.tokens.issue("owner", [Scope.JOB_SUBMIT], ttl_s=600)) as owner:
+        plain = owner.post("/jobs/r/rating", json={"size": 10, "undecided": False}).json()
+        assert (len(plain["items"]), plain["first"], plain["first_left"]) == (10, 0, 0)
+        assert {item.probability for item in kept(dicast).queue().items} == {None}
+        opened = owner.post("/jobs/r/rating", json={"size": 10, "seed": 3})
+    assert opened.status_code == 201 and opened.json()["first"] == opened.json()["first_left"] == len(undecided)
+    chances = {item.id: item.probability for item in kept(dicast).queue().items}
+    assert {chances[item] for item in undecided} == {1.0}, "all of them are there"
+    assert {chances[item] for item in chances.keys() - undecided} == {10 / (60 - len(undecided))}
+
+    with client(address, dicast.tokens.issue("rater", [Scope.RATING_WRITE], ttl_s=600)) as http:
+        orders = []
+        for rater in ("ada", "ben"):
+            view = http.get(f"/jobs/r/rating?rater={rater}")
+            orders.append([own_id(dicast, rater, code) for code in view.json()["items"]])
+            assert set(orders[-1][: len(undecided)]) == undecided and len(orders[-1]) == len(undecided) + 10
+            item = http.get("/jobs/r/rating/item", params={"rater": rater, "id": view.json()["items"][0]})
+            told = view.text + item.text
+            assert not [word for word in ("decide", "panel", "escalat", "judge", "prob") if word in told]
+        assert orders[0] != orders[1]
+        code = http.get("/jobs/r/rating?rater=ada").json()["items"][0]
+        lefts = []
+        for answer in (
+            lambda: rate(http, "ada", code, 3),
+            lambda: http.post("/jobs/r/rating/notes", json={
+                "rater": "ada", "item_id": code, "dimension": "fair", "cannot_say": True,
+            }),
+        ):  # fmt: skip
+            assert answer().status_code == 200
+            lefts.append(http.get("/jobs/r/rating?rater=ada").json()["first_left"])
+        assert lefts == [len(undecided), len(undecided) - 1], "an item is done when each of its questions is answered"
+        assert http.get("/jobs/r/rating?rater=ben").json()["first_left"] == len(undecided)
 
 
 def test_ratings_are_kept_changed_and_taken_back(people: httpx2.Client, dicast: Dicast) -> None:

@@ -513,9 +513,9 @@ def _group(group: GroupStatistics, name: str) -> dict[str, Any]:
 def _agreement_by_group(group: GroupStatistics) -> dict[str, Any]:
     """Return how far each rater agrees with people in each group, and whether it does so equally in all of them."""
     rows = [
-        (_voice(rater.voice), formats.name(one.name), formats.figure(one.pearson), formats.figure(one.bias))
+        (_voice(rater.voice), formats.name(entry.name), formats.figure(entry.pearson), formats.figure(entry.bias))
         for rater in group.agreement
-        for one in rater.groups
+        for entry in rater.groups
     ]
     return {
         "cluster": formats.name(group.cluster),

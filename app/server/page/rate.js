@@ -71,7 +71,7 @@ function open(root, name, session) {
       h("form", { class: "card stack", onsubmit: begin(async () => ({ size: Number(size.value), seed: Number(seed.value), disputed: disputed.checked })) },
         h("h2", {}, "Draw a sample"), h("label", { for: "size" }, "Items"), size, h("label", { for: "seed" }, "Seed: the same draws the same items"), seed,
         h("div", { class: "field check" }, disputed, h("label", { for: "disputed" }, "More of what the judges disagree on")),
-        h("p", { class: "dim" }, "Each item's chance of being drawn is kept, so that means and agreement stay right."),
+        h("p", { class: "dim" }, "Each item's chance of being drawn is kept, so that means and agreement stay right. What an escalating panel with a guarantee has left to people is put up as well, and comes first."),
         h("div", { class: "row" }, h("button", { class: "main" }, "Draw"))),
       h("form", { class: "card stack", onsubmit: begin(async () => {
         const given = file.files[0];
@@ -129,6 +129,12 @@ class Rating {
 
   get done() { return this.steps.filter((step) => this.answered(step)).length; }
 
+  /** How many of the items that are wanted first are left. Why they are is not told: who rates is blind. */
+  wantedFirst() {
+    const left = this.state.items.slice(0, this.state.first).filter((id) => this.dimensions.some((_, n) => !this.answered([id, n]))).length;
+    return left ? `; ${count(left)} of the first ${count(this.state.first)} items are left` : "";
+  }
+
   /** How far all raters are, the others by name. */
   tellRaters(raters) {
     const others = raters.filter((each) => each.name !== this.rater);
@@ -143,7 +149,7 @@ class Rating {
 
   async draw() {
     this.bar.value = this.done;
-    this.part.textContent = `${count(this.done)} of ${count(this.steps.length)}`;
+    this.part.textContent = `${count(this.done)} of ${count(this.steps.length)}${this.wantedFirst()}`;
     if (this.at >= this.steps.length) return this.end();
     const [id, n] = this.steps[this.at];
     if (this.drawn !== id) {
