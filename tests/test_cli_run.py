@@ -266,6 +266,35 @@ def test_judges_are_certified_and_watched(quick: Any) -> None:
     assert dicast(quick, "watch", str(out)).returncode == Exit.GATE_UNTOLD
 
 
+def test_judges_of_pairs_are_certified_by_their_pairs_and_those_of_lists_too(quick: Any) -> None:
+    """There are attacks on single texts alone: to ask for them had every job of pairs refused."""
+    texts = {name: f"text of {name}" for name in ("apple", "birch", "cedar")}
+    candidates = [{"id": name, "text": text} for name, text in texts.items()]
+    lists = [{"id": f"list{n}", "candidates": candidates, "prompt": f"task {n}"} for n in range(2)]
+    pair = {"id": "pair", "text_a": "one", "text_b": "another"}
+    changes = {
+        "agents": [{"name": "ann"}],
+        "dimensions": [{"id": "better", "instructions": "?", "scale": "preference"}],
+    }
+    out = Path(quick.folder) / "certificate.json"
+    for more, anchors in (
+        ({"items": lists, "pairs": "all"}, {f"list{n}/{two}" for n in range(2) for two in ("1-2", "1-3", "2-3")}),
+        ({"items": [pair]}, {"pair"}),
+    ):
+        made = dicast(
+            quick, "certify", job_file(quick, **changes, **more), "-o", str(out), "--replicates", "2", "--json"
+        )
+        assert made.returncode == Exit.OK, made.stderr
+        certificate = json.loads(made.stdout)
+        assert {anchor["item"]["id"] for anchor in certificate["anchors"]} == anchors
+        assert {anchor["item"]["text_a"] for anchor in certificate["anchors"]} <= {*texts.values(), "one"}
+        (area,) = certificate["judges"][0]["dimensions"]
+        assert [probe["probe"] for probe in area["probes"]] == ["position"]
+        looked = dicast(quick, "watch", str(out), "-n", "1", "--json")
+        assert looked.returncode == Exit.OK, looked.stderr
+        assert json.loads(looked.stdout)["drifts"][0]["judgements"] == 1, "both orders make one preference"
+
+
 def test_metadata_to_keep_stands_beside_every_opinion(quick: Any) -> None:
     """Of units with a score and without one."""
     items = [{"id": n, "text": "a text", "metadata": {"lang": lang, "n": n}} for n, lang in enumerate(("en", "de"))]

@@ -41,6 +41,7 @@ from dicast.app.cli.quality_gate import (
     hold_to_gate,
 )
 from dicast.app.cli.statistics import finished
+from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.concluding import counts_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import ItemSource, RatingCounts
@@ -692,19 +693,22 @@ def certify_judges(
 
     check_file("--out", out)
     document = _document(path, None, [])
-    probes = [probe for probe in document.get("probes", []) if isinstance(probe, str | dict)]
-    probe_names = {probe if isinstance(probe, str) else probe.get("probe") for probe in probes}
-    more_probes = ["injection", *(["verbosity"] if document.get("ratings") is not None else [])]
     run_document = {
         **document,
         "id": _new_id("certify"),
         "replicates": max(replicates, int(document.get("replicates", 1))),
-        "probes": [*probes, *(name for name in more_probes if name not in probe_names)],
         "cache": "off",
     }
     for field in ("gate", "question"):
         run_document.pop(field, None)
-    items = list(job_items(application(terminal).prepared(dict(run_document)).job))
+    job = application(terminal).prepared(dict(run_document)).job
+    judged_items = (item.without(job.rating_columns) for item in job_items(job))
+    items = list(arrangement_of(job).expanded(judged_items))
+    if all(item.kind == "text" for item in items):  # of which alone there are variants
+        more_probes = ["injection", *(["verbosity"] if document.get("ratings") is not None else [])]
+        own_probes = [probe for probe in document.get("probes", []) if isinstance(probe, str | dict)]
+        names = {probe if isinstance(probe, str) else probe.get("probe") for probe in own_probes}
+        run_document["probes"] = [*own_probes, *(name for name in more_probes if name not in names)]
     code = _run_document(terminal, dict(run_document), RunOptions(local=local, quiet=True))
     if code is Exit.INTERRUPTED:
         return code

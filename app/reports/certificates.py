@@ -47,8 +47,9 @@ from dicast.errors import DicastError
 # ruff: noqa: PLC0415  (see above)
 
 OF_JOB_ALONE = (
-    "id", "items", "ratings", "gate", "question", "calibration", "groups", "cluster", "these", "keep", "probes",
-    "panel", "cache", "cache_max_age", "max_cost", "max_tokens", "max_calls", "finish_by", "replicates", "metadata",
+    "id", "items", "pairs", "ratings", "gate", "question", "calibration", "groups", "cluster", "these", "keep",
+    "probes", "panel", "cache", "cache_max_age", "max_cost", "max_tokens", "max_calls", "finish_by", "replicates",
+    "metadata",
 )  # fmt: skip
 """What a job says of its own items and report, and not of how judges are asked."""
 FEWEST_SCORES = 2
@@ -63,7 +64,8 @@ def certify(
     days: float, most: int,
 ) -> Certificate:  # fmt: skip
     """Return the certificate of a finished job's judges, with up to `most` anchors, drawn by chance from those of its
-    items that each judge scored twice or more in each dimension. Raises `NoCertificate`, `NoLibraries`, OSError."""
+    `items` (as they were judged: of lists, the pairs) that each judge scored twice or more in each dimension. Raises
+    `NoCertificate`, `NoLibraries`, OSError."""
     stored = report.statistics
     statistics = stored if stored is not None and stored.state == "computed" else compute(folder, report)
     scores = _scores_by_item(folder, report)
@@ -71,7 +73,7 @@ def certify(
     if not usable:
         raise NoCertificate(
             "no item has two scores or more by each judge in each dimension, so there is nothing to compare later "
-            "scores with: judge with replicates, and items that are no lists"
+            "scores with: judge with replicates"
         )
     usable.sort(key=lambda item: _chance(report.job_id, item.id))
     answering_by_judge = answering(folder)
