@@ -234,8 +234,13 @@ def timed_out(*, agent: str, dimension: str, timeout_s: float, **context: object
 
 
 @_event(logging.INFO, "judged")
-def judged(*, agent: str, dimension: str, job: str, unit: str, score: int, **context: object) -> None:
+def judged(*, agent: str, dimension: str, job: str, unit: str, score: float, **context: object) -> None:
     """A call brought a score that counts; a batched call tells it of each dimension."""
+
+
+@_event(logging.INFO, "score_as_written")
+def score_as_written(*, agent: str, dimension: str, job: str, unit: str, reason: str, **context: object) -> None:
+    """No expected score could be had from the tokens of an answer (score_from: logprobs): its written score stands."""
 
 
 def corrupt(*, agent: str, dimension: str, reason: str, payload: str, **context: object) -> None:

@@ -102,6 +102,16 @@ def _param_names(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+TOP_LOGPROBS_MOST = 20
+
+
+def _logprobs(value: Any) -> int:
+    """Return how many alternatives a pool tells of each token; 0: it tells no log probabilities."""
+    most = {True: TOP_LOGPROBS_MOST, False: 0}[value] if isinstance(value, bool) else value
+    _only(type(most) is int and 0 <= most <= TOP_LOGPROBS_MOST)
+    return most
+
+
 def _labels(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         label(f"{name}={text}")
@@ -199,6 +209,11 @@ ParamNames = Annotated[
         "one that it does not have"
     ),
 ]
+Logprobs = Annotated[
+    int,
+    BeforeValidator(_logprobs),
+    Field(description=f"true, false, or the number of alternatives that it tells of a token, 0 to {TOP_LOGPROBS_MOST}"),
+]
 Labels = Annotated[
     dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
 ]
@@ -280,6 +295,7 @@ class PoolSpec(BaseModel):
     params: Names = []
     param_names: ParamNames = {}
     prompt_caching: Flag = False
+    logprobs: Logprobs = 0
     price: Prices = {}
     road: Literal["online", "batch", "flex", "auto"] = "online"
     budget: Annotated[BudgetTable, Field(validate_default=False)] = {}
@@ -555,6 +571,8 @@ def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
         for key in ("api_version", "max_tokens_field", "schema_lengths"):
             if key in fields:
                 raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
+        if spec.logprobs:
+            raise PoolsError("logprobs must be false with dialect 'anthropic': that API tells none")
         return {"structured_channel": "json_schema" if genuine else "tool", "prompt_caching": genuine}
     azure = spec.api_version is not None
     if azure and (provider != "openai" or url is None):
@@ -563,7 +581,10 @@ def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
         raise PoolsError("structured_channel must be json_schema with dialect openai, got 'tool'")
     ours = genuine or azure
     max_tokens_field = "max_completion_tokens" if ours else "max_tokens"
-    return {"max_tokens_field": max_tokens_field, "schema_lengths": not ours, "prompt_caching": genuine}
+    return {
+        "max_tokens_field": max_tokens_field, "schema_lengths": not ours, "prompt_caching": genuine,
+        "logprobs": 0 if provider == "local" else TOP_LOGPROBS_MOST,
+    }  # fmt: skip
 
 
 def _in_clear(base_url: str) -> bool:

@@ -45,7 +45,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     (of_agent(base_url="http://x"), "agents[0].base_url: unknown key; addresses belong to pools, in the pools file"),
     (of_agent(system_prompt="x"), "agents[0].system_prompt: unknown key; did you mean persona?"),
     (of_agent(top_p=1), "agents[0].top_p: unknown key; there are name, persona, pool, model, deployments, temperature, "
-                        "max_tokens, effort, seed, service_tier, params, template"),
+                        "max_tokens, effort, seed, service_tier, params, template, score_from"),
     (of_dimension(description="?"), "dimensions[0].description: unknown key; did you mean instructions?"),
     (of_dimension(scale={"maximum": 5}), "dimensions[0].scale.maximum: unknown key; did you mean max?"),
     ({"items": [{"id": "i", "output": "x"}]}, "items[0].output: unknown key; did you mean text?"),

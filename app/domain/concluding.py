@@ -208,6 +208,8 @@ def _failures(report: Report, counts: Counts, rows: Sequence[FailureRow]) -> Ite
         yield f"{counted(report.moved_online, 'judgement')} were taken out of a batch for this, and asked online."
     for parameter in report.dropped[:NAMED]:
         yield f"{parameter.reason.rstrip('.')}."
+    for row in [row for row in report.by_agent if row.as_written][:NAMED]:
+        yield f"{row.as_written_told}."
     if counts.missing and report.answer is None:
         why = f", because {report.reason}" if report.reason else ""
         yield f"{counted(counts.missing, 'judgement')} were never made{why}."

@@ -226,7 +226,7 @@ def _shuffled_names(names: Sequence[str], item_id: str, round: int) -> list[str]
 
 def _score_text(opinion: Mapping[str, Any], scale: Scale, *, swapped: bool | None) -> str:
     """Return the score in the words of the scale, as the judge gave it."""
-    score = unswapped_score(opinion["score"], swapped=swapped)
+    score = unswapped_score(opinion.get("answer_score", opinion["score"]), swapped=swapped)
     if scale.options:
         label = scale.label(score) or ""
         return json.dumps(label, ensure_ascii=not label.isprintable())

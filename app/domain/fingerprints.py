@@ -41,10 +41,11 @@ def digest(value: Any) -> str:
 
 
 def judge_digest(agent: Agent) -> str:
-    """Return the digest of what defines a judge besides its model: name, persona, temperature, and what further
-    parameters it has."""
+    """Return the digest of what defines a judge besides its model: name, persona, temperature, what further
+    parameters it has, and where its scores come from unless that is the answer."""
     more = agent.parameters(0)
-    return digest([agent.name, agent.persona, agent.temperature, *([more] if more else [])])
+    scores = [] if agent.score_from == "answer" else [agent.score_from]
+    return digest([agent.name, agent.persona, agent.temperature, *([more] if more else []), *scores])
 
 
 def model_digest(model: str) -> str:

@@ -50,6 +50,8 @@ MAX_LABELS = 20
 MAX_KEPT = 50
 MAX_GROUPS = 10
 MAX_LABELLED = 20
+LOGPROBS_MOST = 999
+"""The highest number that common tokenizers write as one token."""
 
 
 class EvaluationJob(Strict):
@@ -378,6 +380,34 @@ class EvaluationJob(Strict):
                     "threshold and escalate"
                 )
             check_escalation(rule, dimension.id, len(self.agents), self.rounds)
+        return self
+
+    @model_validator(mode="after")
+    def _expected_scores(self) -> Self:
+        """Check that expected scores are of numbers that are tokens, and are not needed as whole numbers."""
+        name = next((agent.name for agent in self.agents if agent.score_from == "logprobs"), None)
+        if name is None:
+            return self
+        judge = f"agents: {name!r} has score_from: 'logprobs'"
+        if self.question is not None:
+            raise ValueError(
+                f"{judge}, and a question is answered by the scores that judges write: leave one of them out"
+            )
+        for dimension in self.dimensions:
+            scale, rule = dimension.scale, self.panel_of(dimension)
+            if scale.kind != "numbers":
+                raise ValueError(
+                    f"{judge}, which needs scales of numbers, and {dimension.id!r} has one of {scale.kind}"
+                )
+            if scale.min < 0 or scale.max > LOGPROBS_MOST:
+                raise ValueError(
+                    f"{judge}, which needs scales from 0 up to {LOGPROBS_MOST}, whose values are single tokens, and "
+                    f"{dimension.id!r} has {scale.bounds}"
+                )
+            whole = rule.combine == "dawid_skene" or (rule.combine == "majority" and rule.threshold is None)
+            if whole or rule.escalate is not None:
+                field = "panel.escalate" if rule.escalate is not None else f"panel {rule.combine}"
+                raise ValueError(f"{judge}, and {field} ({dimension.id}) goes by whole scores: leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -38,6 +38,8 @@ class Opinion(BaseModel):
     """One judge's finding on one criterion of one item.
 
     `score` is null when the unit ended in an error (the reason is in the job's errors), or was not needed.
+    Of a judge with `score_from: logprobs` it is the expected score, and `answer_score` the one that the judge wrote;
+    where none could be computed, `score` is the written one and `answer_score` null.
     `label` is what a score means on a scale of labels or preferences; `answers` are those to a checklist's questions,
     in their order.
     `pool` is where the call was made or, if none was, where the unit was to be sent last.
@@ -61,7 +63,12 @@ class Opinion(BaseModel):
     item_id: str
     replicate: int = Field(ge=0)
     swapped: bool | None = None
-    score: int | None
+    score: int | float | None
+    answer_score: int | None = Field(
+        default=None,
+        exclude_if=partial(operator.is_, None),
+        description="in JSON only where `score` is an expected score: what the judge wrote",
+    )
     label: str | None = None
     answers: list[bool] | None = None
     argument: str

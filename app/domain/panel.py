@@ -22,11 +22,13 @@ from dicast.errors import DicastError, alternatives
 
 MAX_DEPLOYMENTS = 16
 MAX_PARAMS = 20
-PARAMETERS = 4
-"""The parameters that an agent has beside `temperature` and `max_tokens`, `params` as one."""
+PARAMETERS = 5
+"""The fields of an agent that came later and show a judge nothing: its parameters beside `temperature` and
+`max_tokens`, `params` as one, and `score_from`."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ServiceTier = Literal["auto", "default", "priority", "standard_only", "on_demand", "performance"]
+ScoreFrom = Literal["answer", "logprobs"]
 
 
 class Deployment(Strict):
@@ -57,6 +59,10 @@ class Agent(Strict):
         default_factory=dict, max_length=MAX_PARAMS, description="further parameters of calls, as its pool allows them"
     )
     template: str | None = Field(default=None, description="how it is shown the material; None: as the job says")
+    score_from: ScoreFrom = Field(
+        default="answer",
+        description="logprobs: its score is the mean over the scale, by the probabilities of the tokens at its place",
+    )
 
     def parameters(self, replicate: int) -> dict[str, Any]:
         """Return what its calls for this replicate are asked with beside `temperature` and `max_tokens`."""
@@ -68,8 +74,11 @@ class Agent(Strict):
 
     @cached_property
     def unset(self) -> set[str]:
-        """The parameters that it does not have. They stay out of digests, which thus are as before there were any."""
-        return {name for name in ("effort", "seed", "service_tier", "params") if getattr(self, name) in (None, {})}
+        """The later fields that it does not use. They stay out of digests, which thus are as before there were any."""
+        parameters = {
+            name for name in ("effort", "seed", "service_tier", "params") if getattr(self, name) in (None, {})
+        }
+        return parameters | ({"score_from"} if self.score_from == "answer" else set())
 
     @property
     def choices(self) -> list[Deployment]:

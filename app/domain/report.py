@@ -1,7 +1,9 @@
 """The report of a finished job: a summary of bounded size, whatever the number of opinions.
 
 Scores are whole numbers on a scale of at most 1001 values, so a histogram is complete: mean, median and deviation
-follow from it exactly (up to one final rounding), and memory does not grow with the number of scores.
+follow from it exactly (up to one final rounding), and memory does not grow with the number of scores. Expected scores
+(`score_from: logprobs`) lie between: they are counted at the nearest whole number, and two sums keep what the mean and
+the deviation need beside that.
 
 Scores that are labels or checklist answers are shown by how often each was given.
 """
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -28,7 +31,7 @@ from dicast.app.domain.fingerprints import judge_digest
 from dicast.app.domain.job import Orders
 from dicast.app.domain.judge_statistics import UNKNOWABLE, JobStatistics
 from dicast.app.domain.opinion import ErrorGroup, ErrorKind, ErrorTally, EvaluationError, Opinion, Usage
-from dicast.app.domain.panel import Agent, LearnedPanel, PanelRule
+from dicast.app.domain.panel import Agent, LearnedPanel, PanelRule, ScoreFrom
 from dicast.app.domain.plan import DroppedParameter, Road, Stop
 from dicast.app.domain.probes import Probes, without_ratings
 from dicast.app.domain.quality_gate import QualityGate
@@ -75,7 +78,7 @@ class ScoreStatistics(BaseModel):
     """Statistics of a group of scores. `failures` counts opinions without a score, which enter nothing else.
 
     The figures are None without scores, for labels without an order, and for `sd` (of a sample, n - 1) with fewer than
-    two scores.
+    two scores. Expected scores enter mean and deviation as they are, and the rest at the nearest whole number.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True)
@@ -90,7 +93,20 @@ class ScoreStatistics(BaseModel):
     histogram: dict[int, int] = Field(description="score -> how often, ascending, without zeros")
 
 
-def describe(histogram: Mapping[int, int], failures: int = 0, *, nominal: bool = False) -> ScoreStatistics:
+class Between(NamedTuple):
+    """What expected scores add to the whole numbers at which they are counted: the sum of the differences, and that of
+    the differences between their squares. Both are the whole number 0 without such scores."""
+
+    sum: float = 0
+    squares: float = 0
+
+
+NONE_BETWEEN = Between()
+
+
+def describe(
+    histogram: Mapping[int, int], failures: int = 0, *, nominal: bool = False, between: Between = NONE_BETWEEN
+) -> ScoreStatistics:
     """Return the statistics of the scores that `histogram` counts; for `nominal` scores only how often each occurs."""
     counts = {score: histogram[score] for score in sorted(histogram) if histogram[score]}
     n = sum(counts.values())
@@ -98,15 +114,15 @@ def describe(histogram: Mapping[int, int], failures: int = 0, *, nominal: bool =
         return ScoreStatistics(
             n=n, failures=failures, mean=None, median=None, sd=None, min=None, max=None, histogram=counts
         )
-    total = sum(score * count for score, count in counts.items())
-    squares = sum(score * score * count for score, count in counts.items())
+    total = sum(score * count for score, count in counts.items()) + between.sum
+    squares = sum(score * score * count for score, count in counts.items()) + between.squares
     return ScoreStatistics(
         n=n,
         failures=failures,
         mean=total / n,
         median=(_ranked(counts, (n - 1) // 2) + _ranked(counts, n // 2)) / 2,
         # In whole numbers up to the root, so that nothing cancels however far the scale lies from zero.
-        sd=math.sqrt((n * squares - total * total) / (n * (n - 1))) if n > 1 else None,
+        sd=math.sqrt(max(n * squares - total * total, 0) / (n * (n - 1))) if n > 1 else None,
         min=min(counts),
         max=max(counts),
         histogram=counts,
@@ -128,15 +144,22 @@ class Tally:
 
     histogram: Counter[int] = field(default_factory=Counter)
     failures: int = 0
+    between: Between = NONE_BETWEEN
 
-    def add(self, score: int | None) -> None:
+    def add(self, score: float | None) -> None:
         if score is None:
             self.failures += 1
-        else:
+        elif isinstance(score, int):
             self.histogram[score] += 1
+        else:
+            nearest = math.floor(score + 0.5)
+            self.histogram[nearest] += 1
+            self.between = Between(
+                self.between.sum + score - nearest, self.between.squares + score * score - nearest * nearest
+            )
 
     def describe(self, *, nominal: bool = False) -> ScoreStatistics:
-        return describe(self.histogram, self.failures, nominal=nominal)
+        return describe(self.histogram, self.failures, nominal=nominal, between=self.between)
 
 
 def merged(tallies: Iterable[Tally]) -> Tally:
@@ -145,16 +168,18 @@ def merged(tallies: Iterable[Tally]) -> Tally:
     for tally in tallies:
         whole.histogram.update(tally.histogram)
         whole.failures += tally.failures
+        whole.between = Between(whole.between.sum + tally.between.sum, whole.between.squares + tally.between.squares)
     return whole
 
 
 class Weighted(NamedTuple):
-    """A group of scores on one scale, and its weight."""
+    """A group of scores on one scale, and its weight. `between` is as in `Between.sum`."""
 
     histogram: Mapping[int, int]
     scale_min: int
     scale_max: int
     weight: float
+    between: float = 0
 
 
 def weighted_position(groups: Iterable[Weighted]) -> float | None:
@@ -165,9 +190,9 @@ def weighted_position(groups: Iterable[Weighted]) -> float | None:
     over the groups d that have a score. It is None if there is none, or if all that have one weigh nothing.
     """
     reached, weights = 0.0, 0.0
-    for histogram, scale_min, scale_max, weight in groups:
+    for histogram, scale_min, scale_max, weight, between in groups:
         if n := sum(histogram.values()):
-            above = sum((score - scale_min) * count for score, count in histogram.items())
+            above = sum((score - scale_min) * count for score, count in histogram.items()) + between
             reached += weight * (above / (n * (scale_max - scale_min)))
             weights += weight
     return reached / weights if weights else None
@@ -195,14 +220,14 @@ class PairwiseDifferences:
         self._capacity, self._nominal = capacity, frozenset(nominal)
         self._score_count = 0
         self._threshold = 1 << 64
-        self._texts: dict[tuple[str, int], tuple[int, dict[str, list[int]]]] = {}
+        self._texts: dict[tuple[str, int], tuple[int, dict[str, list[float]]]] = {}
 
     @property
     def share(self) -> float:
         """The share of the texts that is expected in the sample."""
         return self._threshold / (1 << 64)
 
-    def add(self, item_id: str, replicate: int, criterion_id: str, score: int) -> None:
+    def add(self, item_id: str, replicate: int, criterion_id: str, score: float) -> None:
         """Count one judge's score; each judge scores a text and criterion at most once."""
         text = (item_id, replicate)
         entry = self._texts.get(text)
@@ -225,7 +250,7 @@ class PairwiseDifferences:
 
     def by_criterion(self) -> dict[str, Disagreement]:
         """Return the disagreement on each criterion for which at least one text has two judges' scores."""
-        differences: Counter[str] = Counter()
+        differences: dict[str, float] = defaultdict(int)
         pairs: Counter[str] = Counter()
         for _, scores_by_criterion in self._texts.values():
             for criterion_id, scores in scores_by_criterion.items():
@@ -265,6 +290,11 @@ class ReportAgent(Frozen):
 
     chief: bool = Field(default=False, description="it was asked last, and told of the others' opinions")
     road: Road = Field(default="online", description="how its questions got to its provider")
+    score_from: ScoreFrom = Field(
+        default="answer",
+        exclude_if=lambda source: source == "answer",
+        description="in JSON only of a judge whose scores are expected scores over the tokens at their places",
+    )
 
     @classmethod
     def from_agent(
@@ -275,8 +305,9 @@ class ReportAgent(Frozen):
         pools = dict.fromkeys(deployment.pool for deployment in agent.choices)
         model = ", ".join(dict.fromkeys(models)) or agent.model
         return cls(
-            name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief, road=road
-        )
+            name=agent.name, pool=", ".join(pools), model=model, judge=judge_digest(agent), chief=chief, road=road,
+            score_from=agent.score_from,
+        )  # fmt: skip
 
 
 class ReportDimension(Frozen):
@@ -434,7 +465,9 @@ class AgentReport(Frozen):
     """All opinions of one agent. `overall` is as in `Report`; `scores` is None if its dimensions have different scales.
 
     `models` are those that answered, as the provider names them, with the number of scores that each gave; beyond
-    `MAX_MODELS` they are counted as `OTHER_MODELS`. `agent.model` is the model that was requested.
+    `MAX_MODELS` they are counted as `OTHER_MODELS`. `agent.model` is the model that was requested. `as_written` counts
+    the scores that are the written ones although they were to be expected scores (`score_from`), since these could not
+    be computed.
     """
 
     agent: ReportAgent
@@ -444,6 +477,15 @@ class AgentReport(Frozen):
     scores: ScoreStatistics | None
     models: dict[str, int] = {}
     spared: int = 0
+    as_written: int = Field(default=0, exclude_if=operator.not_, description="in JSON only where it is more than 0")
+
+    @property
+    def as_written_told(self) -> str:
+        """How many scores are the written ones, in a sentence."""
+        return (
+            f"{self.agent.name}: {self.as_written:,} of {self.n:,} scores are the written ones, since no expected "
+            "score could be had from their tokens (score_from)"
+        )
 
 
 class ResultFiles(Frozen):
@@ -533,6 +575,7 @@ class ReportBuilder:
         self._cached_since: str | None = None
         self._answers: dict[tuple[str, str], list[int]] = {}
         self._skipped: Counter[tuple[str, str]] = Counter()
+        self._as_written = dict.fromkeys((a.name for a in header.agents if a.score_from == "logprobs"), 0)
         self._models: dict[str, Counter[str]] = {agent.name: Counter() for agent in header.agents}
         self._error_counts: Counter[ErrorKind] = Counter()
         self._errors: dict[ErrorKind, ErrorTally] = {}
@@ -565,6 +608,8 @@ class ReportBuilder:
         if opinion.score is not None:
             models = self._models[opinion.judge]
             models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
+            if opinion.answer_score is None and opinion.judge in self._as_written:
+                self._as_written[opinion.judge] += 1
         if opinion.score is not None and (opinion.judge, opinion.criterion_id) in self._compared:
             self._differences.add(opinion.item_id, opinion.replicate, opinion.criterion_id, opinion.score)
 
@@ -602,7 +647,9 @@ class ReportBuilder:
             output_tokens=self._output_tokens,
             cost=self._cost(),
             overall=weighted_position(
-                _weighted(d.dimension, d.scores) for d in by_dimension if not d.dimension.nominal
+                _weighted(d, merged(self._tallies[a.name, d.id] for a in self._header.agents))
+                for d in self._header.dimensions
+                if not d.nominal
             ),
             by_dimension=by_dimension,
             by_agent=by_agent,
@@ -666,15 +713,14 @@ class ReportBuilder:
             n=whole.histogram.total(),
             failures=whole.failures,
             overall=weighted_position(
-                Weighted(t.histogram, d.scale_min, d.scale_max, d.weight)
-                for t, d in zip(tallies, dimensions, strict=True)
-                if not d.nominal
+                _weighted(d, t) for t, d in zip(tallies, dimensions, strict=True) if not d.nominal
             ),
-            scores=describe(whole.histogram, whole.failures, nominal=nominal) if one_scale else None,
+            scores=whole.describe(nominal=nominal) if one_scale else None,
             models=dict(self._models[agent.name].most_common()),
             spared=sum(self._skipped[agent.name, d.id] for d in dimensions),
+            as_written=self._as_written.get(agent.name, 0),
         )
 
 
-def _weighted(dimension: ReportDimension, scores: ScoreStatistics) -> Weighted:
-    return Weighted(scores.histogram, dimension.scale_min, dimension.scale_max, dimension.weight)
+def _weighted(dimension: ReportDimension, tally: Tally) -> Weighted:
+    return Weighted(tally.histogram, dimension.scale_min, dimension.scale_max, dimension.weight, tally.between.sum)

@@ -26,15 +26,22 @@ asked for are ignored, their order means nothing. A dimension is accepted if it 
 valid and equal; it is corrupt if it has entries otherwise, and missing if it has none.
 
 What counts as JSON is said at `loads`.
+
+A judge with `score_from: logprobs` has the mean over all scores that it might have written in place of the one that it
+has written, by the probabilities of the tokens there (`ScoreTokens`). Its answer is accepted by the rules above first.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.text import clean, excerpt
@@ -69,10 +76,11 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Fla
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """One outermost object in a longer text, and its source."""
+    """One outermost object in a longer text, its source, and where that begins, in characters."""
 
     value: Json
     source: str
+    start: int
 
 
 def loads(text: str) -> Json:
@@ -108,7 +116,7 @@ def outermost_objects(text: str) -> Iterator[JsonObject]:
         except JsonError as error:
             start, broken = max(error.position, opening.start() + 1), broken + 1
         else:
-            yield JsonObject(value, text[opening.start() : end])
+            yield JsonObject(value, text[opening.start() : end], opening.start())
             start = end
 
 
@@ -174,7 +182,7 @@ class Judgment:
     """One accepted opinion. Its score is on the scale, and its texts are clean.
 
     `label` is what the score means on a scale with labels, `answers` are those of a checklist: the score is the number
-    of true ones.
+    of true ones. `expected` is the expected score over the answer's tokens, if the judge's score is to be that.
     """
 
     score: int
@@ -183,6 +191,7 @@ class Judgment:
     label: str | None = None
     answers: tuple[bool, ...] | None = None
     dissent: str | None = None
+    expected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,3 +410,163 @@ def _dumped(value: Json) -> str:
     """Return the same text for equal values, whatever the order of their keys. True and 1 differ, as they do not in
     Python."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=lambda flaw: f"<{flaw.reason}>")
+
+
+HELD_LEAST = 0.9
+"""The share of the probability that the scale's values must hold at the place of the score. What is missing can then
+move the expected score by at most a tenth of the scale."""
+SUM_MOST = 1.01
+"""Probabilities of alternatives may exceed 1 by this much, because they are rounded."""
+_LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_DIGITS = re.compile(rb"([0-9]*)(.*)", re.DOTALL)
+_SPACES = b" \t\r\n"
+_NUMBER_ENDS = (b" ", b"\t", b"\r", b"\n", b",", b"}")
+
+
+class Token(NamedTuple):
+    """A token of an answer in bytes, and the probabilities of what could have stood in its place, itself included."""
+
+    data: bytes
+    chances: Mapping[bytes, float]
+
+
+def chance_of(logprob: object) -> float | None:
+    """Return the probability for a log probability; None for what is none, such as NaN. Minus infinity is 0."""
+    if isinstance(logprob, bool) or not isinstance(logprob, int | float) or not logprob < SUM_MOST - 1:
+        return None
+    return math.exp(min(logprob, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class AsWritten:
+    """No expected score can be had, and the score that the judge has written stands; `reason` is safe to log."""
+
+    reason: str
+
+
+class ScoreTokens:
+    """Computes expected scores from the tokens of an answer that was accepted (app/domain/job.py says on which scales).
+
+    The method is that of Y. Liu et al., "G-Eval: NLG Evaluation using GPT-4 with Better Human Alignment" (EMNLP 2023,
+    arXiv 2303.16634), section 2: the sum of p(s) s over the scores s of the scale, with the probabilities of the tokens
+    themselves where G-Eval has to estimate them by sampling. They are divided by what they sum to, since the tokens
+    that an API tells are never all of them.
+
+    The place of a score is found by parsing the answer; of equal entries the first counts, as the others only repeat
+    it. A score that is written in several tokens is followed from token to token: what an API tells of the second one
+    holds for the first one that was taken. What cannot be attributed to one value, such as "1" where a tokenizer writes
+    digits one by one and both 1 and 10 may follow, counts as missing.
+    """
+
+    def __init__(self, text: str, tokens: Sequence[Token], *, structured: bool, nonce: str) -> None:
+        self._text, self._tokens = text, tokens
+        whole = b"".join(token.data for token in tokens)
+        self._offset = whole.find(text.encode("utf-8", "surrogatepass")) if tokens else -1
+        self._ends = list(accumulate(len(token.data) for token in tokens))
+        self._spans = {} if self._offset < 0 else _score_spans(text, _answer_start(text, nonce, structured=structured))
+
+    def expected(self, score: int, scale: Scale, criterion_id: str | None = None) -> float | AsWritten:
+        """Return the expected score to four decimals, or why the written `score` stands; `criterion_id` names the entry
+        of a batched answer."""
+        if not self._tokens:
+            return AsWritten("the answer came without log probabilities")
+        if self._offset < 0:
+            return AsWritten("the tokens are not those of the answer")
+        span = self._spans.get(criterion_id)
+        if span is None or self._text[slice(*span)] != str(score):
+            return AsWritten("the score is not written as a plain whole number")
+        at = self._offset + len(self._text[: span[0]].encode("utf-8", "surrogatepass"))
+        first = bisect_right(self._ends, at)
+        lead = self._tokens[first].data[: at - (self._ends[first - 1] if first else 0)]
+        if sum(self._tokens[first].chances.values()) > SUM_MOST:
+            return AsWritten("the probabilities at its place sum to more than 1")
+        masses = _masses(self._tokens[first:], lead.strip(_SPACES), scale)
+        share = sum(masses.values())
+        if not share >= HELD_LEAST:
+            return AsWritten(f"the scale's values hold {share:.2f} of the probability at its place, below {HELD_LEAST}")
+        return round(sum(value * mass for value, mass in masses.items()) / share, 4)
+
+
+def _answer_start(text: str, nonce: str, *, structured: bool) -> int:
+    """Return where the accepted answer begins in a text, in characters."""
+    if structured:
+        return text.index("{")
+    objects = outermost_objects(text)
+    return next(o.start for o in objects if isinstance(o.value, dict) and o.value.get("nonce") == nonce)
+
+
+def _score_spans(text: str, start: int) -> dict[str | None, tuple[int, int]]:
+    """Return where the values of "score" stand, in characters, in the JSON object that begins at `start`: under None
+    that of the object itself, and by `criterion_id` those of its opinions."""
+    spans: dict[str | None, tuple[int, int]] = {}
+    keys: list[str | None] = []  # of the open objects and lists, from the outermost
+    entries: list[dict[str, Any]] = []
+    is_key = False
+    for lexeme in _LEXEME.finditer(text, start):
+        match lexeme[0]:
+            case "{" | "[" as opening:
+                keys.append(None)
+                entries.append({})
+                is_key = opening == "{"
+            case "}" | "]":
+                keys.pop()
+                entry = entries.pop()
+                if "score" in entry and (not keys or (len(keys) == 2 and keys[0] == "opinions")):
+                    spans.setdefault(entry.get("criterion_id") if keys else None, entry["score"])
+                is_key = False
+                if not keys:
+                    break
+            case ",":
+                is_key = keys[-1] is not None
+            case ":":
+                is_key = False
+            case word if is_key:
+                keys[-1] = json.loads(word)
+            case word:
+                if keys[-1] == "score":
+                    entries[-1]["score"] = lexeme.span()
+                elif keys[-1] == "criterion_id":
+                    entries[-1]["criterion_id"] = json.loads(word)
+    return spans
+
+
+def _masses(tokens: Sequence[Token], lead: bytes, scale: Scale) -> dict[int, float]:
+    """Return the probability of each value of the scale, as far as it is known. `tokens` are those from the score on;
+    the first one has `lead` before the number, and maybe white space."""
+    values = {str(value).encode(): value for value in range(scale.min, scale.max + 1)}
+    masses: dict[int, float] = defaultdict(float)
+    written, weight, whole_numbers = b"", 1.0, False
+    for place, token in enumerate(tokens):
+        numbers = {data: _number_in(data, lead if place == 0 else None) for data in token.chances}
+        if place == 0:
+            whole_numbers = any(len(number[0]) > 1 for number in numbers.values() if number is not None)
+        onward = None
+        for data, number in numbers.items():
+            if number is None or not (text := written + number[0]):
+                continue
+            chance = weight * token.chances[data]
+            longer = [] if number[1] else [value for value in values if value.startswith(text) and value != text]
+            if longer and data == token.data:
+                onward = text, chance
+            elif text in values and (not longer or whole_numbers):
+                masses[values[text]] += chance
+            elif len(longer) == 1 and text not in values:
+                masses[values[longer[0]]] += chance
+        if onward is None:
+            break
+        written, weight = onward
+    return masses
+
+
+def _number_in(data: bytes, lead: bytes | None) -> tuple[bytes, bool] | None:
+    """Return the digits in a token that stands where a number begins (behind `lead`) or goes on (None), and whether the
+    number ends in it; None if it is no part of a whole number there."""
+    if lead is not None:
+        data = data.lstrip(_SPACES)
+        if not data.startswith(lead):
+            return None
+        data = data.removeprefix(lead).lstrip(_SPACES)
+    digits, rest = _DIGITS.fullmatch(data).groups()  # type: ignore[union-attr]  # it matches everything
+    if rest and not rest.startswith(_NUMBER_ENDS):
+        return None
+    return (digits, bool(rest)) if digits or (rest and lead is None) else None

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from dicast.app.domain.panel import Agent
 from dicast.app.domain.price import Bound, Place, bound_of_request
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.domain.variants import SINGLE
-from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
+from dicast.app.domain.verdict import AsWritten, Judgment, Malformed, ScoreTokens, read_batch, read_single
 from dicast.app.ledger.records import Claim
 from dicast.app.pipeline.call_facts import (
     NO_ANSWER,
@@ -245,6 +245,8 @@ def read_reply(call: Call, reply: ChatReply, prepared: PreparedCall, latency_s: 
     most = None if used is not None and (used.input_tokens or used.output_tokens) else _bound(prepared.request)
     if isinstance(opinions, ProviderFailure):
         return Failed(opinions, latency_s, reply.usage, most=most)
+    if call.agent.score_from == "logprobs":
+        opinions = _with_expected(call, reply, prepared.nonce, opinions)
     return Answered(opinions, reply.model, reply.usage, latency_s, most, reply.fingerprint)
 
 
@@ -326,6 +328,22 @@ def _read_batch(call: Call, reply: ChatReply, nonce: str) -> dict[Claim, Judgmen
     return {by_id[name]: verdict for name, verdict in reading.accepted.items()}
 
 
+def _with_expected(
+    call: Call, reply: ChatReply, nonce: str, opinions: Mapping[Claim, Judgment]
+) -> dict[Claim, Judgment]:
+    """Return opinions with their expected scores, and log where the written one stands."""
+    places = ScoreTokens(reply.text, reply.tokens, structured=reply.structured, nonce=nonce)
+    with_expected = dict(opinions)
+    for claim, verdict in opinions.items():
+        dimension = call.dimension(claim)
+        expected = places.expected(verdict.score, dimension.scale, dimension.id if call.token.batch else None)
+        if isinstance(expected, AsWritten):
+            call.log(logs.score_as_written, dimension=dimension.id, score=verdict.score, reason=expected.reason)
+        else:
+            with_expected[claim] = replace(verdict, expected=expected)
+    return with_expected
+
+
 def _timeout_failure(timeout_s: float, own_s: float) -> ProviderFailure:
     if timeout_s < own_s:
         return ProviderFailure(FailureKind.TIMEOUT, f"cut at its deadline, after {timeout_s:.3g} s")
@@ -341,6 +359,7 @@ def _request(call: Call, model: str, prompt: Prompt, images: Sequence[ImagePart]
         temperature=None if "temperature" in call.dropped else call.agent.temperature,
         params=call.agent.parameters(call.replicate),
         dropped=call.dropped,
+        logprobs=call.agent.score_from == "logprobs",
         shared=shared,
         schema=prompt.schema,
         images=images,

@@ -119,13 +119,15 @@ class Call:
         """Return a unit's opinion in the form that the ledger stores; `usage` is its share of the answer's, `question`
         the key under which the opinion is to be kept (app/pipeline/kept_opinions.py)."""
         score = unswapped_score(verdict.score, swapped=True) if self.swapped else verdict.score
+        is_expected = verdict.expected is not None
         opinion = Opinion(
             judge=self.agent.name,
             criterion_id=dimension.id,
             item_id=self.item.id,
             replicate=self.replicate,
             swapped=self.swapped,
-            score=score,
+            score=verdict.expected if is_expected else score,
+            answer_score=verdict.score if is_expected else None,
             label=dimension.scale.label(score),
             answers=None if verdict.answers is None else list(verdict.answers),
             argument=verdict.argument,

@@ -143,7 +143,7 @@ def _opinion_of_unit(
         item_id=item.id,
         replicate=unit.replicate,
         swapped=job.spec.is_swapped(unit.replicate),
-        label=scale.label(judgement.score),
+        label=scale.label(int(judgement.score)),
         attempts=0,
         metadata=kept_metadata(job, item),
         probe=item.probe,

@@ -194,9 +194,10 @@ class Outcomes:
             dimension, question = call.dimension(claim), None
             if self._kept is not None and call.job.spec.cache in ("use", "refresh"):
                 question = self._kept.question(call.job, call.lane, claim.position, call.item, call.deployment)
-            call.log(logs.judged, dimension=dimension.id, score=verdict.score)
+            score = verdict.score if verdict.expected is None else verdict.expected
+            call.log(logs.judged, dimension=dimension.id, score=score)
             results.append(call.scored_result(claim, dimension, verdict, usage, answer, question))
-            scores.append(f"{dimension.id} {verdict.score}")
+            scores.append(f"{dimension.id} {score}")
         recorded = await self._recorder.store(call.ref, counters, results)
         # Last, because this waits for the store, while an answer is also kept on disk.
         await self._fail_fast.note_answer(call.job, call.pool, self._models.model(call.deployment))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dicast.app.domain.opinion import FailureKind, Usage
+from dicast.app.domain.verdict import Token
 from dicast.errors import DicastError
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
@@ -51,8 +52,9 @@ class ChatRequest:
     """One question to a model. `schema` asks for the structured channel and is a JSON schema (an object). `images`
     stand within the user's text, in order. `service_tier` asks for a kind of service of OpenAI's, such as `FLEX`; ""
     leaves it to the account. `params` are further parameters by their names in jobs; those `dropped`, `temperature`
-    among them, are left out, also where the pool has them. The first `shared` characters of `user` come again in other
-    calls soon, with the same system text, schema and images; 0: none. `transit` is updated while the call is made."""
+    among them, are left out, also where the pool has them. `logprobs` asks for the probabilities of the answer's
+    tokens. The first `shared` characters of `user` come again in other calls soon, with the same system text, schema
+    and images; 0: none. `transit` is updated while the call is made."""
 
     model: str
     system: str
@@ -65,6 +67,7 @@ class ChatRequest:
     service_tier: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    logprobs: bool = False
     shared: int = 0
     transit: Transit = field(default_factory=Transit, compare=False, repr=False)
 
@@ -94,7 +97,8 @@ class ChatReply:
     tool's input), where judged text cannot have been echoed in place of the judge's own answer.
     `truncated` tells that the model stopped at `max_tokens`. `fingerprint` is what the provider calls the state of its
     system that answered (`system_fingerprint`), "" if it tells none. `service_tier` is the kind of service that OpenAI
-    charges for, "" where it does not tell.
+    charges for, "" where it does not tell. `tokens` are those of the answer, () where they were not asked for or the
+    provider does not tell them.
     """
 
     text: str
@@ -105,6 +109,7 @@ class ChatReply:
     headers: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     service_tier: str = ""
+    tokens: Sequence[Token] = ()
 
 
 class ProviderFailure(DicastError):

@@ -335,6 +335,11 @@ class Options:
             raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
         temperature = {} if request.temperature is None else {"temperature": request.temperature}
         parameters = {**temperature, **self._own, **request.params}
+        if request.logprobs and not _LOGPROBS & request.dropped:
+            if not self._spec.logprobs:
+                why = f"pool {pool!r} tells no log probabilities of tokens (score_from: logprobs)"
+                raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
+            parameters |= {"logprobs": True, "top_logprobs": self._spec.logprobs}
         sent = {name: value for name, value in parameters.items() if name not in request.dropped}
         if missing := [name for name in sent if not self._spec.field_of(name)]:
             why = f"pool {pool!r} has no parameter {missing[0]!r}, as its `param_names` say"
@@ -350,6 +355,8 @@ class Options:
 
 
 _NAMED = frozenset(RENAMED) - {"temperature"}
+_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
+"""Neither is sent without the other."""
 _WORDS_CHARS = 2000
 
 

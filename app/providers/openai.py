@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 import httpx2
 
 from dicast.app.domain.schema import LENGTHS, without
+from dicast.app.domain.verdict import Token, chance_of
 from dicast.app.providers import exchange
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart
 from dicast.app.providers.exchange import Exchange, MalformedBody, Redactor
@@ -240,4 +241,31 @@ def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) ->
         headers=rate_limit_headers(response.headers),
         fingerprint=exchange.fingerprint(body.get("system_fingerprint")),
         service_tier=exchange.model(body.get("service_tier"), ""),
+        tokens=_tokens(choice.get("logprobs")) if request.logprobs else (),
     )
+
+
+def _tokens(logprobs: Any) -> list[Token]:
+    """Return the tokens of an answer as far as they are told in the documented form; none of them otherwise."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        return []
+    tokens = []
+    for entry in content:
+        data, alternatives = _bytes(entry), entry.get("top_logprobs")
+        chances: dict[bytes, float] = {}
+        for other in alternatives if isinstance(alternatives, list) else ():
+            chance = chance_of(other.get("logprob")) if isinstance(other, dict) else None
+            if chance is not None:
+                chances[_bytes(other)] = chances.get(_bytes(other), 0.0) + chance
+        chances.setdefault(data, chance_of(entry.get("logprob")) or 0.0)
+        tokens.append(Token(data, chances))
+    return tokens
+
+
+def _bytes(entry: Mapping[str, Any]) -> bytes:
+    """Return a token's bytes; its text holds a part of a character only as a replacement."""
+    data, text = entry.get("bytes"), entry.get("token")
+    if isinstance(data, list) and all(type(byte) is int and 0 <= byte < 256 for byte in data):
+        return bytes(data)
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""

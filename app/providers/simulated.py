@@ -6,7 +6,8 @@ It is an HTTP server that speaks OpenAI's and Anthropic's APIs and needs no netw
 
 `SimulatedJudge` makes an answer: an instance of the given JSON schema, or the object that the prompt describes. Scores
 and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer. Scores
-are drawn evenly from the scale: they mean nothing.
+are drawn evenly from the scale: they mean nothing. Where `logprobs` are asked for, each score's tokens have the
+probabilities with which it was drawn; all others are certain.
 
 Whoever needs more of it (limits, faults) extends `SimulatedProvider`: `serve` answers one call, and `operate` all
 requests that are none.
@@ -69,6 +70,9 @@ class SimulatedJudge:
         digest.update(bare.encode(errors="replace"))
         self._state = int.from_bytes(digest.digest(), "big")
         self._argument_chars = argument_chars
+        self.notes_chances = False
+        self.chances: list[dict[int, float]] = []
+        """The probabilities by which each score of the answer was drawn, in the answer's order, if they are noted."""
 
     def plain(self) -> dict[str, Any]:
         """Return the object that the prompt asks for."""
@@ -85,7 +89,7 @@ class SimulatedJudge:
             return {**argued, "answers": self._answers([str(n) for n in range(1, int(questions[1]) + 1)])}
         scale = _SCALE.search(self._prompt)
         low, high = (int(scale[1]), int(scale[2])) if scale else (1, 10)
-        return {**argued, "score": self._score(low, high)}
+        return {**argued, "score": self._drawn(low, high)}
 
     def instance(self, schema: Mapping[str, Any]) -> Any:
         """Return a value that satisfies the schema."""
@@ -142,7 +146,7 @@ class SimulatedJudge:
         high = _bound(schema, "maximum", _bound(schema, "exclusiveMaximum", low + 10) - ("exclusiveMaximum" in schema))
         step = schema.get("multipleOf", 1)
         first = -(-low // step)
-        draw = self._score if score else self._between
+        draw = self._drawn if score and step == 1 else self._score if score else self._between
         number = draw(int(first), max(int(first), int(high // step))) * step
         return int(number) if whole else number
 
@@ -161,6 +165,16 @@ class SimulatedJudge:
         start = self._below(len(_WORDS))
         filler = " ".join(_WORDS[start:] + _WORDS[:start])
         return (filler * (chars // len(filler) + 1))[:chars]
+
+    def _drawn(self, low: int, high: int) -> int:
+        """Return a score, and note how it was drawn."""
+        if self.notes_chances:
+            self.chances.append(self._chances(low, high))
+        return self._score(low, high)
+
+    def _chances(self, low: int, high: int) -> dict[int, float]:
+        """Return the probability of each score that `_score` may return next."""
+        return dict.fromkeys(range(low, high + 1), 1 / (high - low + 1))
 
     def _score(self, low: int, high: int) -> int:
         """Return a score that is drawn evenly."""
@@ -275,6 +289,8 @@ class ParsedCall:
     body: Mapping[str, Any] = field(default_factory=dict)
     """The request as it came."""
     service_tier: str = ""
+    top_logprobs: int | None = None
+    """How many alternatives of each token are asked for; None: no log probabilities are."""
 
     @property
     def input_tokens(self) -> int:
@@ -290,7 +306,11 @@ class WireFormat(Protocol):
         """Return the call. Raises `BadRequest`."""
         ...
 
-    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes: ...
+    def reply_body(
+        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
+    ) -> bytes:
+        """Return the body of an answer. `chances` are as in `SimulatedJudge`."""
+        ...
 
     def error(self, status: int, message: str) -> bytes: ...
 
@@ -311,9 +331,12 @@ class OpenAI:
             schema = _object(_object(response_format.get("json_schema")).get("schema"))
         most = body.get("max_completion_tokens", body.get("max_tokens", 4096))
         tier = str(body.get("service_tier") or "")
-        return ParsedCall(_model(body), prompt, _whole(most, "max_tokens"), schema, None, _images(messages), body, tier)
+        most = _whole(most, "max_tokens")
+        return ParsedCall(_model(body), prompt, most, schema, None, _images(messages), body, tier, _alternatives(body))
 
-    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes:
+    def reply_body(
+        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
+    ) -> bytes:
         used = tokens_of(text)
         return orjson.dumps(
             {
@@ -325,7 +348,7 @@ class OpenAI:
                     {
                         "index": 0,
                         "message": {"role": "assistant", "content": text, "refusal": None},
-                        "logprobs": None,
+                        "logprobs": _logprobs(text, chances, call.top_logprobs),
                         "finish_reason": "length" if used > call.max_tokens else "stop",
                     }
                 ],
@@ -365,7 +388,9 @@ class Anthropic:
         most = _whole(body.get("max_tokens"), "max_tokens")
         return ParsedCall(_model(body), prompt, most, schema, tool, _images(messages), body)
 
-    def reply_body(self, call: ParsedCall, text: str, number: int) -> bytes:
+    def reply_body(
+        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
+    ) -> bytes:
         used = tokens_of(text)
         block: dict[str, Any] = {"type": "text", "text": text}
         if call.tool is not None:
@@ -388,6 +413,52 @@ class Anthropic:
         kind = "authentication_error" if status == 401 else "invalid_request_error"
         error = {"type": kind, "message": message}
         return orjson.dumps({"type": "error", "error": error, "request_id": "req_simulated"})
+
+
+_SCORES = re.compile(r'"score": ?(\d{1,3})(?!\d)')
+_IMPOSSIBLE = -9999.0
+"""What OpenAI tells of a token that is all but impossible."""
+
+
+def _alternatives(body: Mapping[str, Any]) -> int | None:
+    """Return how many alternatives of each token are asked for. Raises `BadRequest` as OpenAI refuses it."""
+    has_logprobs, most = body.get("logprobs") is True, body.get("top_logprobs")
+    if most is not None and (type(most) is not int or not 0 <= most <= 20):
+        raise BadRequest("top_logprobs must be a whole number from 0 to 20")
+    if most is not None and not has_logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true")
+    return (most or 0) if has_logprobs else None
+
+
+def _logprobs(text: str, chances: Sequence[Mapping[int, float]], most: int | None) -> dict[str, Any] | None:
+    """Return the log probabilities of an answer's tokens: of four characters each, a score one of its own, as common
+    tokenizers write numbers of up to three digits. An answer that does not hold as many scores as were drawn was spoilt
+    on the way, and its tokens have no alternatives."""
+    if most is None:
+        return None
+    scores = list(_SCORES.finditer(text))
+    content: list[dict[str, Any]] = []
+    start = 0
+    for score, of_score in zip(scores, chances, strict=True) if len(scores) == len(chances) else ():
+        content += [_token(part, 0.0, []) for part in _parts(text[start : score.start(1)])]
+        likeliest = sorted(of_score.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
+        top = [_token(str(value), _log(chance)) for value, chance in likeliest]
+        content.append(_token(score[1], _log(of_score.get(int(score[1]), 0.0)), top))
+        start = score.end(1)
+    return {"content": [*content, *(_token(part, 0.0, []) for part in _parts(text[start:]))], "refusal": None}
+
+
+def _parts(text: str) -> list[str]:
+    return [text[at : at + _CHARS_PER_TOKEN] for at in range(0, len(text), _CHARS_PER_TOKEN)]
+
+
+def _token(text: str, logprob: float, top: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    token = {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+    return token if top is None else {**token, "top_logprobs": top}
+
+
+def _log(chance: float) -> float:
+    return math.log(chance) if chance > 0 else _IMPOSSIBLE
 
 
 def _messages(body: Any) -> list[Any]:
@@ -506,8 +577,9 @@ class SimulatedProvider:
         number = self._calls
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
-        reply = answer(SimulatedJudge(self.seed, call.model, call.prompt, self._argument_chars), call)
-        return web.Response(body=wire.reply_body(call, orjson.dumps(reply).decode(), number), content_type=JSON)
+        judge = SimulatedJudge(self.seed, call.model, call.prompt, self._argument_chars)
+        text = orjson.dumps(answer(judge, call)).decode()
+        return web.Response(body=wire.reply_body(call, text, number, judge.chances), content_type=JSON)
 
     async def operate(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """Answer a request that is no call."""
@@ -536,7 +608,9 @@ class SimulatedProvider:
 
 
 def answer(judge: SimulatedJudge, call: ParsedCall) -> Any:
-    """Return what the judge answers: in the call's schema, or as the prompt describes it."""
+    """Return what the judge answers: in the call's schema, or as the prompt describes it. It notes how scores are drawn
+    if the call asks for log probabilities."""
+    judge.notes_chances = call.top_logprobs is not None
     return judge.plain() if call.schema is None else judge.instance(call.schema)
 
 

@@ -130,7 +130,8 @@ class Facets:
 
 @dataclass(frozen=True, slots=True)
 class JudgeScores:
-    """Counts of how often a judge gave each score in a dimension; `failed` counts its units without a score."""
+    """Counts of how often a judge gave each score in a dimension, an expected score at the nearest whole number;
+    `failed` counts its units without a score."""
 
     judge: str
     dimension: str
@@ -283,7 +284,7 @@ class Browser:
         cursor = self._cursor()
         try:
             rows = cursor.execute(
-                "SELECT judge, criterion_id, score, count(*) "
+                "SELECT judge, criterion_id, CAST(floor(score + 0.5) AS BIGINT) AS level, count(*) "
                 f"FROM {_source(folder)} WHERE true {_no_probes(cursor, folder)} GROUP BY ALL ORDER BY ALL"
             ).fetchall()
         finally:

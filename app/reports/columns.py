@@ -39,6 +39,7 @@ _LINES = pa.schema(
         ("probe", pa.string()),
         ("dissent", pa.string()),
         ("cached", pa.string()),
+        ("answer_score", pa.int64()),
     ]
 )
 
@@ -58,7 +59,12 @@ def _with_defaults(table: pa.Table) -> pa.Table:
 
 COLUMNS: pa.Schema = _flat(pa.Table.from_batches([], _LINES)).schema  # `empty_table` would load pandas
 """The columns of `opinions.parquet`: the fields of `Opinion`, `usage` as input_tokens and output_tokens; behind
-them stand those of `kept_columns`."""
+them stand those of `kept_columns`. `score` is of whole numbers, but of a job with expected scores."""
+
+
+def _of_expected(schema: pa.Schema) -> pa.Schema:
+    """Return the schema for scores that may lie between whole numbers."""
+    return schema.set(schema.get_field_index("score"), pa.field("score", pa.float64()))
 
 
 def kept_columns(keep: Sequence[str]) -> list[str]:
@@ -73,13 +79,14 @@ def as_text(value: Any) -> str | None:
 
 class Columns:
     """Turns lines of JSON into row groups of a Parquet file, and buffers at most one row group. `keep` names the
-    metadata that get columns of their own."""
+    metadata that get columns of their own; `expected` says that scores may lie between whole numbers."""
 
-    def __init__(self, file: IO[bytes], keep: Sequence[str] = ()) -> None:
+    def __init__(self, file: IO[bytes], keep: Sequence[str] = (), *, expected: bool = False) -> None:
         self._keep = list(dict.fromkeys(keep))
         metadata = pa.struct([(name, pa.string()) for name in self._keep])
-        self._lines_schema = _LINES.append(pa.field("metadata", metadata))
-        schema = pa.schema([*COLUMNS, *((name, pa.string()) for name in kept_columns(self._keep))])
+        lines, columns = (_of_expected(schema) if expected else schema for schema in (_LINES, COLUMNS))
+        self._lines_schema = lines.append(pa.field("metadata", metadata))
+        schema = pa.schema([*columns, *((name, pa.string()) for name in kept_columns(self._keep))])
         self._writer = pa.parquet.ParquetWriter(file, schema, compression="zstd")
         self._lines: list[bytes] = []
         self._bytes = 0

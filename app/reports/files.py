@@ -535,7 +535,10 @@ def _join(folder: Path, pages: _Pages, summary: ReportHeader, run: int) -> Repor
             names = [_OPINIONS, _ERRORS, _PARQUET, *([PROBES] if variant_probes(summary.probes) else [])]
             opinions, errors, *tables = outs = [written.enter_context(replacing(folder / name)) for name in names]
             with contextlib.ExitStack() as closed:
-                columns = _ColumnWriters(*(closed.enter_context(Columns(table, summary.keep)) for table in tables))
+                expected = any(agent.score_from == "logprobs" for agent in summary.agents)
+                columns = _ColumnWriters(
+                    *(closed.enter_context(Columns(table, summary.keep, expected=expected)) for table in tables)
+                )
                 for page in pages:
                     _add_page(page, builder, opinions, errors, columns)
                 if (summary.status == "cancelled" or summary.unpublished) and (folder / _EARLIER).is_dir():

@@ -49,7 +49,8 @@ class KeptOpinion(BaseModel):
     model: str
     system_fingerprint: str | None = None
     pool: str = ""
-    score: int
+    score: int | float
+    answer_score: int | None = None
     answers: list[bool] | None = None
     argument: str
     dissent: str | None = None

@@ -178,6 +178,8 @@ class ReportView:
             yield Text.assemble(("Went online: ", "bold yellow"), style.show(change.reason, _REASON_MAX))
         for parameter in report.dropped[:MAX_ROWS]:
             yield Text.assemble(("Parameter left out: ", "bold yellow"), style.show(parameter.reason, _REASON_MAX))
+        for row in [row for row in report.by_agent if row.as_written][:MAX_ROWS]:
+            yield Text.assemble(("Scores as written: ", "bold yellow"), style.show(row.as_written_told, _REASON_MAX))
         yield Text()
         dimensions = _dimensions(report, style, options.max_width)
         yield dimensions

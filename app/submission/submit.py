@@ -417,6 +417,7 @@ def _road(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> Road:
 def _check_parameters(agent: Agent, specs: Sequence[PoolSpec], road: Road) -> None:
     """Raise `JobRefused` for a parameter that a pool of the agent does not allow or does not have, or whose place in
     calls another one takes, so that it would be lost without a word."""
+    _check_logprobs(agent, specs)
     judge = f"agents: {agent.name!r}:"
     for name, value in agent.params.items():
         if name in JUDGES_OWN:
@@ -479,6 +480,20 @@ def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pool
             f"agents: {agent!r} names model {model!r}, and pool {spec.name!r} serves {spec.model!r} alone"
             + (f"; did you mean pool {' or '.join(map(repr, meant))}?" if meant else "")
         )
+
+
+def _check_logprobs(agent: Agent, specs: Sequence[PoolSpec]) -> None:
+    """Raise `JobRefused` for a judge whose scores come from log probabilities at a pool that tells none."""
+    for spec in specs if agent.score_from == "logprobs" else ():
+        if not spec.logprobs:
+            of_dialect = spec.dialect == "anthropic"
+            why = (
+                "Anthropic's API has none" if of_dialect else "its `logprobs` are false in the pools file, or not said"
+            )
+            raise JobRefused(
+                f"agents: {agent.name!r} has score_from: 'logprobs', and pool {spec.name!r} tells no log probabilities "
+                f"of tokens ({why}); say `score_from: answer`, or name another pool"
+            )
 
 
 def _check_labels(agent: str, specs: Sequence[PoolSpec], labels: Mapping[str, str], pools: Pools) -> None:

@@ -252,7 +252,7 @@ def _panel(report: Report, item_id: str, opinions: list[Opinion]) -> dict[str, f
     """Return the panel's score of one item by dimension. The replicates of a judge are averaged first."""
     scores: dict[str, float] = {}
     for dimension in report.dimensions:
-        by_judge: dict[str, list[int]] = {}
+        by_judge: dict[str, list[float]] = {}
         for opinion in opinions:
             if opinion.criterion_id == dimension.id and opinion.score is not None:
                 by_judge.setdefault(opinion.judge, []).append(opinion.score)

@@ -102,6 +102,25 @@ class PerceivingJudge(SimulatedJudge):
             else super()._score(low, high)
         )
 
+    def _chances(self, low: int, high: int) -> dict[int, float]:
+        """Return the probabilities of the scores of a judge that perceives a quality with normal errors; one that obeys
+        an attack draws from the attack's end as often."""
+        qualities = _QUALITY.findall(self._prompt)
+        if not qualities:
+            return super()._chances(low, high)
+        leanings, perception = self._perception.leanings, self._perception
+        mean = low + float(qualities[0]) * (high - low) + perception.bias
+        mean += leanings.points(self._prompt, self._scored, len(CRITERION.findall(self._prompt)))
+        spread = math.hypot(perception.noise, perception.restless)
+        bounds = [-math.inf, *(score + 0.5 for score in range(low, high)), math.inf]
+        below = [_below(bound, mean, spread) for bound in bounds]
+        aim = attack_in(self._prompt) if leanings.obeys else None
+        obeyed = leanings.obeys if aim is not None else 0.0
+        chances = {score: (1 - obeyed) * (below[at + 1] - below[at]) for at, score in enumerate(range(low, high + 1))}
+        if aim is not None:
+            chances[high if aim == "high" else low] += obeyed
+        return chances
+
     def _label(self, labels: Sequence[str]) -> str:
         """Return a label that is drawn evenly, or follows the text: the label that it names, the place of its quality
         among the labels, or which of two texts has the higher quality."""
@@ -145,3 +164,10 @@ class PerceivingJudge(SimulatedJudge):
         digest = hashlib.blake2b(f"{self._nonce}:{place}".encode(), digest_size=16).digest()
         even = [(int.from_bytes(half, "big") + 1) / (2**64 + 1) for half in (digest[:8], digest[8:])]
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
+
+
+def _below(bound: float, mean: float, spread: float) -> float:
+    """Return the probability that a normally distributed number is at most `bound`."""
+    if spread == 0 or math.isinf(bound):
+        return float(mean <= bound)
+    return 0.5 * math.erfc((mean - bound) / (spread * math.sqrt(2)))

@@ -17,7 +17,7 @@ import math
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -290,8 +290,8 @@ class SimulatedAccount(SimulatedProvider):
             return Made(500, dialect.error(500, "failure"))
         spoiler = next((name for name in behaviour.faults if name in ANSWER_FAULTS and name != "swapped"), None)
         fault = spoiler if spoiler and chance.random() < behaviour.faults[spoiler] else None
-        text = self._text(call, behaviour, fault)
-        answer_body = dialect.reply_body(call, text, chance.randrange(10**9))
+        text, chances = self._text(call, behaviour, fault)
+        answer_body = dialect.reply_body(call, text, chance.randrange(10**9), chances)
         return Made(200, answer_body, call, tokens_of(text))
 
     async def serve(self, request: web.BaseRequest, wire: WireFormat, call: ParsedCall) -> web.StreamResponse:
@@ -373,7 +373,7 @@ class SimulatedAccount(SimulatedProvider):
         fault = self._draw_fault(behaviour)
         if latency_s:
             await asyncio.sleep(latency_s)
-        sound_text = self._text(call, behaviour, fault)
+        sound_text, chances = self._text(call, behaviour, fault)
         text = self._other_answer(entry["nonce"]) if fault == "swapped" else sound_text
         self._answers.append((entry["nonce"], sound_text))
         if text is None:  # there is no other answer yet
@@ -388,7 +388,8 @@ class SimulatedAccount(SimulatedProvider):
             lane.limits.output.take(used, self._loop.time())
         if call.tool is not None and fault == "chatter":
             call = replace(call, tool=None)
-        body = self._body(dialect, call, text, entry["number"], behaviour, fault, cached)
+        answer_body = dialect.reply_body(call, text, entry["number"], chances)
+        body = self._body(dialect, call, answer_body, behaviour, fault, cached)
         if fault is not None:
             entry["reason"] = fault
             self._record.faults[fault] += 1
@@ -402,11 +403,10 @@ class SimulatedAccount(SimulatedProvider):
         return web.Response(body=body, headers=headers, content_type=JSON)
 
     def _body(
-        self, dialect: AccountFormat, call: ParsedCall, text: str, number: int, behaviour: Behaviour,
-        fault: str | None, cached: features.CachedTokens,
+        self, dialect: AccountFormat, call: ParsedCall, body: bytes, behaviour: Behaviour, fault: str | None,
+        cached: features.CachedTokens,
     ) -> bytes:  # fmt: skip
         """Return an answer with what its model does beside answering."""
-        body = dialect.reply_body(call, text, number)
         if behaviour.cache_minimum:
             self._prefixes.keep(cached, self._loop.time() + behaviour.cache_ttl)
             self._record.tokens["cached"] += cached.read
@@ -483,10 +483,14 @@ class SimulatedAccount(SimulatedProvider):
             return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, rejected)
         return dialect.headers(lane.limits, now, unix_s)
 
-    def _text(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> str:
-        reply = answer(self._judge(call, behaviour), call)
+    def _text(
+        self, call: ParsedCall, behaviour: Behaviour, fault: str | None
+    ) -> tuple[str, Sequence[Mapping[int, float]]]:
+        """Return an answer, and how its scores were drawn."""
+        judge = self._judge(call, behaviour)
+        reply = answer(judge, call)
         spoilt = fault in ANSWER_FAULTS and fault != "swapped"
-        return faults.spoil(fault, reply) if fault and spoilt else orjson.dumps(reply).decode()
+        return faults.spoil(fault, reply) if fault and spoilt else orjson.dumps(reply).decode(), judge.chances
 
     def _judge(self, call: ParsedCall, behaviour: Behaviour) -> SimulatedJudge:
         noise = behaviour.quality_noise

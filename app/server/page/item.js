@@ -76,7 +76,7 @@ function about(name, dimension, found, own, signal) {
   const errors = found.errors.filter((error) => error.criterion_id === dimension.id);
   const people = found.ratings.filter((rating) => rating.dimension === dimension.id);
   const names = wordsOf(dimension, own), compared = dimension.kind === "preference";
-  const named = (score) => names[score - dimension.scale_min] ?? String(score);
+  const named = (score) => names[score - dimension.scale_min] ?? (Number.isInteger(score) ? String(score) : fixed(score));
   const mean = scores.reduce((sum, score) => sum + score, 0) / scores.length;
   const means = Object.fromEntries(mine.filter((opinion) => opinion.score !== null).map((opinion) => [`${opinion.judge}${opinion.replicate ? `, time ${opinion.replicate + 1}` : ""}`, opinion.score]));
   const plain = compared || nominal(dimension);

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import anthropic
@@ -14,7 +15,8 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.verdict import Judgment, read_batch, read_single
-from dicast.app.providers.simulated import SimulatedJudge, nonce_of
+from dicast.app.providers.simulated import BadRequest, SimulatedJudge, nonce_of
+from lab.provider import Behaviour, SimulatedAccount, SimulatedConfig
 from lab.provider.faults import spoil
 
 NONCE, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -142,3 +144,49 @@ def test_chatter_around_a_plain_answer_is_accepted_and_in_the_structured_channel
     text = spoil("chatter", judge(plain).plain())
     assert isinstance(read_single(text, structured=False, nonce=NONCE, scale=DIMENSIONS[0].scale), Judgment)
     assert not isinstance(read_single(text, structured=True, nonce=NONCE, scale=DIMENSIONS[0].scale), Judgment)
+
+
+PROMPT = "> QUALITY 0.4{n}\nSCALE: 1..5\nNONCE: 5f0c2a9be1d4778{n}"
+
+
+def told(quality_noise: float | None, n: int, **more: object) -> tuple[int, dict[str, float], str, str]:
+    """The written score, the probabilities at its place, the answer, and its tokens joined."""
+    behaviour = Behaviour().changed({"quality_noise": quality_noise})
+    body = {"model": "m", "messages": [{"role": "user", "content": PROMPT.format(n=n)}], "logprobs": True, **more}
+    sim = SimulatedAccount(SimulatedConfig(behaviour=behaviour))
+    call = sim.openai.read({"top_logprobs": 20, **body})
+    text, chances = sim._text(call, behaviour, None)
+    choice = json.loads(sim.openai.reply_body(call, text, 1, chances))["choices"][0]
+    content = choice["logprobs"]["content"]
+    score = json.loads(text)["score"]
+    at = next(entry for entry in reversed(content) if entry["token"] == str(score))
+    top = {each["token"]: math.exp(each["logprob"]) for each in at["top_logprobs"]}
+    return score, top, choice["message"]["content"], "".join(entry["token"] for entry in content)
+
+
+def test_log_probabilities_are_those_by_which_scores_are_drawn() -> None:
+    """Over many questions the written scores lie about the expected ones, as far away as chance has it."""
+    draws = [told(0.9, n) for n in range(10)]
+    for _, top, text, joined in draws:
+        assert text == joined
+        assert sum(top.values()) == pytest.approx(1.0)
+    behaviour = Behaviour().changed({"quality_noise": 0.9})
+    sim = SimulatedAccount(SimulatedConfig(behaviour=behaviour))
+    apart = []
+    for n in range(400):
+        content = PROMPT.replace("0.4{n}", f"{n / 400:.4f}").replace("{n}", "0") + f"\nQuestion {n}"
+        call = sim.openai.read({"model": "m", "messages": [{"content": content}], "logprobs": True})
+        text, (chances,) = sim._text(call, behaviour, None)
+        apart.append(json.loads(text)["score"] - sum(score * chance for score, chance in chances.items()))
+    assert abs(sum(apart) / len(apart)) < 4 * 0.9 / math.sqrt(len(apart))
+    assert told(None, 0)[1] == pytest.approx({str(score): 0.2 for score in range(1, 6)})
+    assert len(told(0.9, 0, top_logprobs=2)[1]) == 2
+
+
+def test_alternatives_are_asked_for_as_openai_has_it() -> None:
+    body = {"model": "m", "messages": [{"content": "x"}]}
+    for wrong in ({"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 21}, {"logprobs": False, "top_logprobs": 1}):
+        with pytest.raises(BadRequest):
+            SimulatedAccount.openai.read({**body, **wrong})
+    assert SimulatedAccount.openai.read({**body, "logprobs": True}).top_logprobs == 0
+    assert SimulatedAccount.openai.read(body).top_logprobs is None
