@@ -136,6 +136,7 @@ def _block(
         ("leases", _leases(leases), bool(leases) and rarely),
         ("breaker", _breaker(state, leases), rarely or state.breaker != BreakerPhase.CLOSED.value),
         ("answers", _answers(state), True),
+        ("latency", _knee(state), state.knee is not None and rarely),
         ("models", _models(state), bool(state.health) and rarely),
         ("refused", _counts(state.refused) or Text("nobody who asked for a lease"), rarely),
         ("budgets", _budgets(state), rarely or bool(state.budgets)),
@@ -220,6 +221,19 @@ def _models(state: PoolState) -> Text:
         took = f", {health.latency_s:.2f} s each" if health.latency_s is not None else ""
         lines.append(f"{printable(model, NAME_CHARS)}: {percent(health.success_rate, 1)} expected to succeed{took}")
     return Text("\n".join(lines))
+
+
+def _knee(state: PoolState) -> Text:
+    """Describe how latency grows with load, and the level that is kept because of it."""
+    knee = state.knee
+    if knee is None:
+        return Text("nothing is known yet")
+    lines = [
+        f"{point.open:>7,.0f} open  {point.per_s:>9,.1f} answers a second  {point.latency_s:>8.2f} s each, "
+        f"{span(state.now - point.at)} ago"
+        for point in knee.curve
+    ]
+    return Text("\n".join([knee.words, *lines]))
 
 
 def _budgets(state: PoolState) -> Text:

@@ -36,6 +36,11 @@ class PoolView(BaseModel):
     effective_limit: int | None = None
     ceiling: int | None = None
     open: int = 0
+    knee: dict[str, Any] | None = Field(
+        None,
+        description="what the default engine has learned of how latency grows with load: the `level` that it keeps and "
+        "the `reason`, and as `curve` the calls `open`, answers `per_s` and `latency_s` that were seen together",
+    )
 
 
 class PoolsView(BaseModel):

@@ -449,6 +449,25 @@ def test_wishes_of_a_pool_are_set_and_taken_back(made: tuple[Dicast, str], open_
         until(lambda: "ceiling" not in http.get("/pools/sim").json()["override"], "the ceiling is taken back")
 
 
+def test_what_was_learned_of_a_pools_latency_is_drawn_and_told(made: tuple[Dicast, str], open_page: Open) -> None:
+    seen = open_page(made[1])
+    points = [(8.0, 7.9, 1.01), (17.0, 16.2, 1.04), (36.0, 30.9, 1.16)]
+
+    def learned(route: Route) -> None:
+        answer = route.fetch()
+        curve = [{"open": n, "per_s": per_s, "latency_s": s, "at": 0.0} for n, per_s, s in points]
+        knee = {"level": 34, "reason": "<b>why</b>", "curve": curve}
+        route.fulfill(response=answer, json=answer.json() | {"knee": knee})
+
+    seen.page.route("**/pools/sim", learned)
+    seen.go("#/pools/sim")
+    seen.page.wait_for_selector("h2:has-text('How latency grows with load')")
+    assert seen.page.get_by_text("At most 34 calls: <b>why</b>").count() == 1
+    plot = seen.page.get_by_role("img", name="36 open: 30.9 answers a second, 1.2 s each")
+    assert plot.locator("path").count() == 2
+    seen.page.get_by_text("seconds each, up to 1.2").wait_for()
+
+
 # ------------------------------------------------------------------ blind rating
 def press(seen: Watched, *keys: str) -> None:
     for key in keys:

@@ -42,9 +42,9 @@ def governor(client, **overrides):
 class Traffic:
     """Callers of one pool, and a provider with a cap of its own, in virtual time."""
 
-    def __init__(self, client, cap=1000, latency_ms=500, refusal_ms=20):
+    def __init__(self, client, cap=1000, latency_ms=500, refusal_ms=20, knee=1000):
         self.leases = LeaseStore(client, KEYS)
-        self.cap, self.latency_ms, self.refusal_ms = cap, latency_ms, refusal_ms
+        self.cap, self.latency_ms, self.refusal_ms, self.knee = cap, latency_ms, refusal_ms, knee
         self.now_ms = START_MS
         self.open: dict[str, tuple[int, int]] = {}
         self.serial = itertools.count()
@@ -66,7 +66,8 @@ class Traffic:
         for want, verdict in zip(wants, answer.verdicts, strict=True):
             if verdict is LeaseVerdict.GRANTED:
                 served = sum(status == 200 for _, status in self.open.values())
-                takes, status = (self.latency_ms, 200) if served < self.cap else (self.refusal_ms, 429)
+                latency_ms = round(self.latency_ms * max(1.0, (len(self.open) + 1) / self.knee))
+                takes, status = (latency_ms, 200) if served < self.cap else (self.refusal_ms, 429)
                 self.open[want.lease] = (self.now_ms + takes, status)
         if answer.decide and decide is not None:
             self.asked += 1
@@ -102,6 +103,28 @@ async def test_a_hidden_cap_is_found_and_kept(client):
     assert 17 <= state.limit <= 24
     assert state.rate_limited == traffic.statuses.count(429)
     assert state.changes[0]["to"] == state.limit
+
+
+@pytest.mark.parametrize("target_s, said", [(None, "only wait for each other"), (0.8, "the latency target of 0.8 s")])
+async def test_what_was_learned_of_the_latency_is_told(client, target_s, said):
+    """A server of eight calls at full speed, which refuses nothing."""
+    traffic = Traffic(client, knee=8)
+    decider = governor(client, limit=8, ceiling=60, latency_target_s=target_s)
+    await decider.tick("p", traffic.now_ms)
+    (state,) = await PoolStates(client, KEYS).all()
+    assert state.knee is None
+    for _ in range(120):
+        await traffic.run(1, lambda now: decider.tick("p", now))
+        (state,) = await PoolStates(client, KEYS).all()
+        if state.knee is not None and state.knee.level is not None and len(state.knee.curve) >= 2:
+            break
+    assert said in state.knee.words and state.knee.target_s == target_s
+    assert state.limit <= state.knee.level < 40
+    opened = [point.open for point in state.knee.curve]
+    assert opened == sorted(opened) and 2 <= len(opened) <= 16
+    many = state.knee.curve[-1]
+    assert many.latency_s == pytest.approx(0.5 * many.open / 8, rel=0.3)
+    assert many.per_s == pytest.approx(16.0, rel=0.3)
 
 
 async def test_decisions_survive_a_change_of_leader_at_every_turn(client):

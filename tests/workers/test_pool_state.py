@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from dicast.app.cli.governor import summary_line
+from dicast.app.cli.governor import pool_blocks, summary_line
 from dicast.app.operator.pools import summary
-from dicast.workers.admission.pool_state import ModelHealth, Outage, PoolState, ProjectState, findings, health_now
+from dicast.workers.admission.pool_state import Knee, ModelHealth, Outage, PoolState, ProjectState, findings, health_now
 
 CALM = PoolState(
     pool="p", profile="adaptive", limit=8, effective_limit=8, ceiling=16, floor=2, open=4,
@@ -25,6 +27,45 @@ WAITING = {"a": ProjectState(2, True, 100.0)}
 )
 def test_the_load_lies_between_0_and_1(open_calls, assigned, load):
     assert replace(CALM, open=open_calls, assigned=assigned).load == load
+
+
+ENGINE = {
+    "latency": {
+        "knee": 34.2, "base": 1.04, "target": {"target_s": None, "most": None},
+        "curve": {
+            "16": {"open": 36.0, "per_s": 30.9, "latency_s": 1.16, "at": 990.0},
+            "9": {"open": 8.0, "per_s": 7.9, "latency_s": 1.01, "at": 400.0},
+        },
+    }
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes, level, said",
+    [
+        ({}, 34, "at most 34 calls: more only wait for each other, for a call takes 1.04 s without load"),
+        ({"target": {"target_s": 2, "most": 12.9}}, 12, "at most 12 calls: more would miss the latency target of 2 s"),
+        ({"target": {"target_s": 2.0, "most": 99.0}}, 34, "at most 34 calls: more only wait for each other"),
+        ({"knee": None}, None, "no knee was found: latency bounds nothing"),
+    ],
+)
+def test_the_knee_is_told_with_its_curve_and_the_reason(changes, level, said):
+    knee = Knee.from_engine({"latency": ENGINE["latency"] | changes})
+    assert knee.level == level and knee.words.startswith(said)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(pool_blocks([replace(CALM, knee=knee)], [], {}, whole=True))
+    shown = console.export_text()
+    assert said in " ".join(shown.split())
+    rows = [" ".join(line.split()) for line in shown.splitlines() if "answers a second" in line]
+    assert rows == [
+        "8 open 7.9 answers a second 1.01 s each, 10 min ago",
+        "36 open 30.9 answers a second 1.16 s each, 10 s ago",
+    ]
+
+
+@pytest.mark.parametrize("engine", [{}, {"latency": {}}, {"latency": {"knee": None, "base": 1.0, "cohorts": []}}])
+def test_an_engine_that_has_learned_nothing_tells_nothing(engine):
+    assert Knee.from_engine(engine) is None
 
 
 def test_a_calm_pool_has_no_findings():

@@ -18,6 +18,7 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore, read_parameters
 from dicast.workers.admission.leases import OpenLease, open_leases
+from dicast.workers.policy.adaptive_state import CurvePoint
 from dicast.workers.policy.governor import ChangeCause
 from dicast.workers.policy.headers import BudgetUnit
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
@@ -239,6 +240,43 @@ class BudgetState:
     unit: BudgetUnit = BudgetUnit.REQUESTS
 
 
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """What the default engine has learned of how a pool's latency grows with its calls.
+
+    At most `level` calls are kept open for the latency's sake; None if that does not bound the limit. `reason` says
+    why. `base_s` is the median latency without load, as far as it is known. `curve` has what was seen at up to 16
+    levels, from few calls to many; its instants are of the lease clock.
+    """
+
+    level: int | None
+    reason: str
+    base_s: float | None
+    target_s: float | None
+    curve: Sequence[CurvePoint]
+
+    @classmethod
+    def from_engine(cls, engine: Mapping[str, Any]) -> Knee | None:
+        """Read it from an engine's state; None if that has learned nothing."""
+        watch = engine.get("latency") or {}
+        curve = sorted((CurvePoint(**point) for point in watch.get("curve", {}).values()), key=lambda point: point.open)
+        knee, base_s, target = watch.get("knee"), watch.get("base"), watch.get("target") or {}
+        most, target_s = target.get("most"), target.get("target_s")
+        if most is not None and most <= (knee or most):
+            level, reason = most, f"more would miss the latency target of {target_s:g} s"
+        elif knee is not None:
+            level, reason = knee, f"more only wait for each other, for a call takes {base_s:.3g} s without load"
+        else:
+            level, reason = None, "no knee was found: latency bounds nothing"
+        if level is None and not curve:
+            return None
+        return cls(None if level is None else int(level), reason, base_s, target_s, curve)
+
+    @property
+    def words(self) -> str:
+        return self.reason if self.level is None else f"at most {self.level:,} calls: {self.reason}"
+
+
 class Availability(StrEnum):
     """Whether a unit sent to a pool now would find a slot, would wait for one, or would find the pool offline."""
 
@@ -299,6 +337,8 @@ class PoolState:
     """How many seconds until the last of them no longer counts."""
     zombies_for_s: float = 0.0
     """How many seconds until the last lease of an unreachable node no longer counts."""
+    knee: Knee | None = None
+    """What was learned of how latency grows with load; None if nothing was, or by another engine than the default."""
     budget_cap: int | None = None
     """The cap on the limit while errors use up the error budget too fast."""
 
@@ -405,7 +445,7 @@ class PoolStates:
             reopened=engine.get("breaker", {}).get("reopened", 0),
             settle_until=engine.get("settle_until", 0.0),
             unknown_headers=engine.get("told", {}).get("unknown", ()), outage=Outage.from_remembered(remembered),
-            budget_cap=policy.get("budget_use", {}).get("cap"), cut_s=cut_s,
+            budget_cap=policy.get("budget_use", {}).get("cap"), cut_s=cut_s, knee=Knee.from_engine(engine),
         )  # fmt: skip
 
     async def _zombies(self, leases: Sequence[OpenLease]) -> list[OpenLease]:
@@ -426,7 +466,7 @@ def _state(
     open_calls: int, assigned: int, counters: Mapping[str, str], changes: Sequence[Mapping[str, Any]], reason: str,
     override: Mapping[str, Any], zombies_s: Sequence[float], slo: int | None, job_limit: int, reopened: int,
     settle_until: float, unknown_headers: Sequence[str], outage: Outage | None, budget_cap: int | None,
-    cut_s: Sequence[float],
+    cut_s: Sequence[float], knee: Knee | None,
 ) -> PoolState:  # fmt: skip
     numbers = {name: round(float(value)) for name, value in counters.items()}
     ttl_s = parameters.demand_ttl_s
@@ -472,6 +512,7 @@ def _state(
         unknown_headers=unknown_headers,
         outage=outage,
         budget_cap=budget_cap,
+        knee=knee,
         cut=len(cut_s),
         cut_for_s=max(cut_s, default=0.0),
         zombies_for_s=max(zombies_s, default=0.0),

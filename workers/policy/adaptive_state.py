@@ -299,13 +299,30 @@ throughput, then ever later."""
 
 @dataclass(slots=True)
 class Cohort:
-    """Calls sent one after the other from `first` to `end`, under limits of at most `level`."""
+    """Calls sent one after the other from `first` to `end`, under limits of at most `level`. `opened` is the sum of how
+    many were open with each of those that were answered, itself included."""
 
     first: float
     end: float | None = None
     size: int = 0
     level: float = 0.0
     latencies: list[float] = field(default_factory=list)
+    opened: int = 0
+
+
+CURVE_STEP = 1.25
+"""Levels that lie nearer to each other than this share a point of the curve."""
+MOST_POINTS = 16
+
+
+@dataclass(slots=True)
+class CurvePoint:
+    """What was seen with about `open` calls open, lately `at`: answers a second, and the median latency."""
+
+    open: float
+    per_s: float
+    latency_s: float
+    at: float
 
 
 @dataclass(slots=True)
@@ -428,7 +445,7 @@ class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
     `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
-    a latency.
+    a latency. `curve` has what was seen at each level, for people; nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
@@ -454,6 +471,7 @@ class LatencyWatch:
     trial: CutTrial | None = None
     hot: bool = False
     target: LatencyTarget = field(default_factory=LatencyTarget)
+    curve: dict[int, CurvePoint] = field(default_factory=dict)
 
     def most(self, ceiling: float) -> float:
         """Return the most that the limit may become: the least of the ceiling, the knee and what keeps the target."""
@@ -492,7 +510,7 @@ class LatencyWatch:
         """
         if event.ok:
             self._count(event.at, rtt_s)
-        cohort = self._complete(event.sent_at, event.latency_s, event.ok)
+        cohort = self._complete(event)
         lower = self.target.meet(event, limit, rtt_s)
         if lower is not None:
             self._end_trial()
@@ -500,6 +518,7 @@ class LatencyWatch:
         if cohort is None:
             return None
         median = sorted(cohort.latencies)[cohort.size // 2]
+        self._draw(cohort, median, event.at)
         if self.trial is not None:
             trial = self.trial
             if cohort.first < trial.at + 1.5 * rtt_s:
@@ -527,6 +546,29 @@ class LatencyWatch:
             self.hot = False  # the target says how long calls may take, and no longer the base
             return None
         return self._changed(event, limit, tolerance)
+
+    def _draw(self, cohort: Cohort, median_s: float, at: float) -> None:
+        """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
+        is_full = len(self.answered_at) >= MOST_ANSWERS
+        if at <= cohort.first or (self.answered_at[0] > cohort.first and not is_full):
+            return  # it began before the answers did, or a pause lies within
+        since = max(cohort.first, self.answered_at[0])
+        seen = (
+            cohort.opened / len(cohort.latencies),
+            sum(answered >= since for answered in self.answered_at) / max(1e-6, at - since),
+            median_s,
+        )
+        level = round(math.log(seen[0], CURVE_STEP))
+        point = self.curve.get(level)
+        if point is None:
+            self.curve[level] = CurvePoint(*seen, at)
+        else:
+            point.open += WEIGHT * (seen[0] - point.open)
+            point.per_s += WEIGHT * (seen[1] - point.per_s)
+            point.latency_s += WEIGHT * (seen[2] - point.latency_s)
+            point.at = at
+        if len(self.curve) > MOST_POINTS:
+            del self.curve[min(self.curve, key=lambda key: self.curve[key].at)]
 
     def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
         """Return the limit that follows from the latencies; None if it may stay."""
@@ -566,17 +608,18 @@ class LatencyWatch:
         if self.trial is not None:
             self.trial.answers += 1
 
-    def _complete(self, sent_at: float, latency_s: float, ok: bool) -> Cohort | None:
+    def _complete(self, event: Done) -> Cohort | None:
         """Count the outcome in its cohort; returns the cohort once its median is known."""
         for cohort in self.cohorts:
-            if cohort.end is None or sent_at <= cohort.end:
+            if cohort.end is None or event.sent_at <= cohort.end:
                 break
         else:
             return None
-        if sent_at < cohort.first:
+        if event.sent_at < cohort.first:
             return None
-        if ok:
-            cohort.latencies.append(latency_s)
+        if event.ok:
+            cohort.latencies.append(event.latency_s)
+            cohort.opened += event.open_before + 1
         else:
             cohort.size -= 1
         if cohort.end is None:
@@ -584,7 +627,7 @@ class LatencyWatch:
         if cohort.size < LEAST_IN_COHORT:
             self.cohorts.remove(cohort)
             return None
-        if not ok or 2 * len(cohort.latencies) <= cohort.size:
+        if not event.ok or 2 * len(cohort.latencies) <= cohort.size:
             return None
         self.cohorts.remove(cohort)
         return cohort

@@ -67,6 +67,24 @@ export function lines(series, { label, seconds = 300, unit = "" }) {
       h("span", { class: "legend" }, series.map((of) => h("span", {}, h("i", { class: `key ${of.tone}` }), of.name))), h("span", {}, "now")));
 }
 
+/** How answers a second and latency grow with the calls that are open. `points` are {open, per_s, latency_s}, from few calls to many; both lines have an axis of their own, from 0. `level` is the number of calls that is kept, or null. */
+export function curve(points, level, label) {
+  const most = Math.max(1, level ?? 0, ...points.map((point) => point.open));
+  const x = (open) => (600 * open / most).toFixed(1);
+  const shown = [["per_s", "answers a second", "green"], ["latency_s", "seconds each", "amber"]].map(([name, what, tone]) => {
+    const top = Math.max(1e-9, ...points.map((point) => point[name]));
+    const path = points.map((point, n) => `${n ? "L" : "M"}${x(point.open)} ${(150 - 140 * point[name] / top).toFixed(1)}`).join("");
+    return { tone, path, text: `${what}, up to ${fixed(top, 1)}` };
+  });
+  const said = points.map((point) => `${fixed(point.open, 0)} open: ${fixed(point.per_s, 1)} answers a second, ${fixed(point.latency_s, 1)} s each`).join("; ");
+  return h("figure", { class: "lines" },
+    s("svg", { viewBox: "0 0 600 160", preserveAspectRatio: "none", role: "img", "aria-label": `${label}. ${said}` },
+      level !== null && s("line", { x1: x(level), x2: x(level), y1: 10, y2: 150, class: "grid" }),
+      shown.map(({ tone, path }) => s("path", { d: path, class: `line ${tone}`, "vector-effect": "non-scaling-stroke" }))),
+    h("figcaption", {}, h("span", {}, "none open"),
+      h("span", { class: "legend" }, shown.map(({ tone, text }) => h("span", {}, h("i", { class: `key ${tone}` }), text))), h("span", {}, `${count(Math.round(most))} open`)));
+}
+
 function visible(points, since) {
   const first = points.findIndex((point) => point[0] >= since);
   if (first < 0) return points.length ? [[since, points.at(-1)[1]], points.at(-1)] : [];

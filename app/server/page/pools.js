@@ -1,7 +1,7 @@
 // The pools: limits as they move, why they are what they are, and what an operator wants of them.
 
 import { ask, get, poll } from "./ask.js";
-import { lines } from "./charts.js";
+import { curve, lines } from "./charts.js";
 import { act, count, foreign, h, notice, percent, say, show, span, wide } from "./dom.js";
 
 const EVERY_S = 2;
@@ -84,7 +84,7 @@ export async function poolView({ root, name, signal, session, ready }) {
     pool = await get(`/pools/${encodeURIComponent(name)}`, signal);
     show(top, h("p", {}, h("span", { class: `badge ${pool.live ? pool.availability : "idle"}` }, pool.live ? pool.availability : "unused")),
       pool.live ? [chart(pool), figures(pool), why(pool)] : h("p", { class: "dim" }, "Nobody has used it yet."));
-    show(below, pool.live && [changes(pool), codes(pool)]);
+    show(below, pool.live && [learned(pool), changes(pool), codes(pool)]);
   };
   await look();
   show(root, h("nav", { "aria-label": "Where you are", class: "crumbs" }, h("a", { href: "#/pools" }, "Pools")),
@@ -121,6 +121,10 @@ function wishes(name, pool, look) {
       h("div", { class: "row" }, h("button", { class: "main" }, "Set"),
         h("button", { type: "button", class: "quiet", onclick: act(async () => { await change(Object.fromEntries(WISHES.map(([field]) => [field, null]))); for (const [field] of WISHES) delete set[field]; }) }, "Take all back"))));
 }
+
+const learned = (pool) => pool.knee && h("section", {}, h("h2", {}, "How latency grows with load"),
+  h("p", {}, pool.knee.level === null ? "" : `At most ${count(pool.knee.level)} calls: `, foreign(pool.knee.reason)),
+  pool.knee.curve.length > 1 && curve(pool.knee.curve, pool.knee.level, `Pool ${pool.pool}`));
 
 const changes = (pool) => h("section", {}, h("h2", {}, "How the limit moved"),
   pool.changes.length ? wide("Changes of the limit", h("table", {},

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.adaptive_state import LOOK, LatencyWatch
+from dicast.workers.policy.adaptive_state import LOOK, MOST_POINTS, LatencyWatch
 from tests.workers.policy.build import done
 
 LIMIT = 40.0
@@ -112,6 +112,32 @@ def test_an_outage_during_a_probe_leaves_the_knee_where_it_was() -> None:
     before = watch.trial.before
     watch.forget()
     assert (watch.knee, watch.trial) == (before, None)
+
+
+def test_the_curve_has_throughput_and_latency_of_each_level_and_is_bounded() -> None:
+    server = Server(watch := LatencyWatch(), knee=32.0, limit=8.0)
+    for limit in (8.0, 16.0, 32.0, 64.0):
+        server.limit = limit
+        server.run(6.0 * max(1.0, limit / 32.0))
+    seen = {round(point.open): (point.per_s, point.latency_s) for point in watch.curve.values()}
+    for limit, per_s, latency_s in ((8, 8.0, 1.0), (16, 16.0, 1.0), (32, 32.0, 1.0), (64, 32.0, 2.0)):
+        assert seen[limit][0] == pytest.approx(per_s, rel=0.2)
+        assert seen[limit][1] == pytest.approx(latency_s, rel=0.1)
+    for limit in range(1, 400):
+        server.limit = float(limit)
+        server.run(2.0)
+    assert len(watch.curve) == MOST_POINTS
+    assert min(point.open for point in watch.curve.values()) > 8
+
+
+def test_a_cohort_with_a_pause_within_says_nothing_of_the_throughput(watch: LatencyWatch) -> None:
+    cohort(watch, 0.0, [1.0] * SIZE)
+    assert watch.curve == {}
+    cohort(watch, 1.2, [1.0] * SIZE)
+    (point,) = watch.curve.values()
+    per_s = point.per_s
+    cohort(watch, 60.0, [1.0] * SIZE)
+    assert point.per_s == per_s
 
 
 def test_a_cut_is_undone_where_the_model_itself_became_slower() -> None:
