@@ -112,6 +112,20 @@ def _logprobs(value: Any) -> int:
     return most
 
 
+def _body(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        _only(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) and name not in _OF_EACH_CALL)
+    try:
+        _only(len(json.dumps(value, allow_nan=False)) <= 4000 and _parse(_toml(value)) == value)
+    except TypeError:
+        raise ValueError("a date") from None
+    return value
+
+
+def _parse(value: str) -> Any:
+    return tomllib.loads(f"value = {value}")["value"]
+
+
 def _labels(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         label(f"{name}={text}")
@@ -214,6 +228,14 @@ Logprobs = Annotated[
     BeforeValidator(_logprobs),
     Field(description=f"true, false, or the number of alternatives that it tells of a token, 0 to {TOP_LOGPROBS_MOST}"),
 ]
+Fields = Annotated[
+    dict[str, Any],
+    AfterValidator(_body),
+    Field(
+        description="a table such as { provider = { require_parameters = true } }, of at most 4000 characters, without "
+        f"{', '.join(_OF_EACH_CALL)}, without dates, and without tables in lists"
+    ),
+]
 Labels = Annotated[
     dict[str, str], AfterValidator(_labels), Field(description='a table of labels, such as { region = "eu" }')
 ]
@@ -294,6 +316,7 @@ class PoolSpec(BaseModel):
     service_tier: MaybeText = None
     params: Names = []
     param_names: ParamNames = {}
+    body: Fields = {}
     prompt_caching: Flag = False
     logprobs: Logprobs = 0
     price: Prices = {}
@@ -523,7 +546,7 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
         raise PoolsError("road must be 'online': its provider has no flex service, got 'flex'")
     if spec.service_tier == "flex":
         raise PoolsError("service_tier must not be 'flex'; road = \"flex\" asks for that service")
-    _check_param_names(spec)
+    _check_param_names(spec.model_copy(update={"dialect": dialect}))
     if spec.limit is None and not spec.adaptive:
         raise PoolsError("adaptive = false needs a limit to hold")
     if spec.latency_target_s is not None:
@@ -548,8 +571,13 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
 
 
 def _check_param_names(spec: PoolSpec) -> None:
-    """Raise `PoolsError` for a name that no call has, or for a parameter that the pool both sets and says to lack."""
+    """Raise `PoolsError` for a name that no call has, for a parameter that the pool both sets and says to lack, or for
+    one that would take the place of a field of `body`."""
     known = [*RENAMED, *spec.params]
+    for name in known:
+        place = spec.field_of(name).partition(".")[0]
+        if place in spec.body:
+            raise PoolsError(f"body: {place} is where {name} stands in calls, got {_excerpt(spec.body[place])}")
     for name in spec.param_names:
         if name not in known:
             raise PoolsError(f"param_names: unknown parameter {_excerpt(name)}{alternatives(name, known)}")

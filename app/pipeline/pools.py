@@ -100,7 +100,7 @@ class ServedPools:
         if spec is None:
             return ""
         settings = spec.model_dump(mode="json", include=_REQUEST_SETTINGS)
-        settings |= {name: value for name in ("effort", "param_names") if (value := getattr(spec, name))}
+        settings |= {name: value for name in ("effort", "param_names", "body") if (value := getattr(spec, name))}
         return orjson.dumps(settings | {"model": self.model(deployment)}, option=orjson.OPT_SORT_KEYS).decode()
 
     def call_timeout_s(self, pool: str) -> float:

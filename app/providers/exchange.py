@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -98,16 +98,25 @@ def refuse_duplicate_keys(content: bytes) -> None:
 
 
 def text(value: Any, what: str, used: Usage | None = None) -> str:
-    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined. `used` is what an answer
-    without a text took."""
-    if isinstance(value, list):
-        parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
-        value = "".join(part for part in parts if isinstance(part, str))
+    """Return a non-empty text. A list of text parts, as some chat servers send it, is joined, and reasoning that stands
+    before the answer is cut off. `used` is what an answer without a text took."""
+    value = _joined(value)
     if not isinstance(value, str):
         raise MalformedBody(f"{what} is no text", used)
-    if not value:
+    content: str = value
+    if content.lstrip()[:1] == "<" and (thought := _THOUGHTS.match(content)):
+        content = content[thought.end() :].lstrip()
+    if not content:
         raise MalformedBody(f"{what} is empty", used)
-    return value
+    return content
+
+
+def _joined(value: Any) -> Any:
+    """Return the words of an answer that is a list of parts, without what was reasoned; any other value as it is."""
+    if not isinstance(value, list):
+        return value
+    parts = [part.get("text") for part in value if isinstance(part, dict) and part.get("type") == "text"]
+    return "".join(part for part in parts if isinstance(part, str))
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
@@ -125,7 +134,8 @@ _FILTER_ENDS = frozenset({
     "content_filter", "content_filtered", "guardrail_intervened", "safety", "prohibited_content", "blocklist",
     "recitation", "spii",
 })  # fmt: skip
-_THOUGHT = "<think>"
+_THOUGHTS = re.compile(r"\s*<(think|reasoning)>.*?</\1>", re.DOTALL)
+_UNENDED = re.compile(r"\s*<(think|reasoning)>(?!.*</\1>)", re.DOTALL)
 _REASONED_SHARE = 0.5
 
 
@@ -136,10 +146,11 @@ def check_end(ended: Any, answer: Any, used: Usage, *, cut: bool) -> None:
         raise FilteredAnswer("a content filter stopped the answer", used)
     if not cut:
         return
-    words = answer.lstrip() if isinstance(answer, str) else answer
-    thinks = isinstance(words, str) and words.startswith(_THOUGHT) and "</think>" not in words
+    answer = _joined(answer)
+    content = answer.lstrip() if isinstance(answer, str) else answer
+    thinks = isinstance(content, str) and _UNENDED.match(content) is not None
     reasoned = isinstance(used, CallUsage) and used.reasoning_tokens >= _REASONED_SHARE * used.output_tokens > 0
-    if not words or thinks or reasoned:
+    if not content or thinks or reasoned:
         raise OutOfTokens(f"max_tokens were spent before an answer ({used.output_tokens} tokens of output)", used)
 
 
@@ -156,22 +167,27 @@ def fingerprint(value: Any) -> str:
 
 class UsageKeys(NamedTuple):
     """Where a dialect reports tokens: keys whose numbers add up to the input; the output; and of these the parts that
-    were read from the cache, written to it, and spent on reasoning, each as a path into the report."""
+    were read from the cache, written to it, and spent on reasoning, each as a path into the report. `total` is the key
+    of the sum of both, "" where none is told."""
 
     input: tuple[str, ...]
     output: str
     cached: tuple[str, ...]
     written: tuple[str, ...]
     reasoning: tuple[str, ...] = ()
+    total: str = ""
 
 
 def usage(value: Any, keys: UsageKeys) -> Usage:
     """Return the tokens as reported; missing, negative and absurd numbers count as 0, and a part is never more than its
-    whole."""
+    whole. What a total has beyond input and output is output: xAI and Gemini count reasoning, which they charge for,
+    there alone."""
     report = value if isinstance(value, dict) else {}
     whole, output = sum(_tokens(report.get(key)) for key in keys.input), _tokens(report.get(keys.output))
     if len(report) <= 2:  # no parts are told
         return Usage(input_tokens=whole, output_tokens=output)
+    if whole:
+        output = max(output, _tokens(report.get(keys.total)) - whole)
     cached = min(whole, _part(report, keys.cached))
     written = min(whole - cached, _part(report, keys.written))
     reasoning = min(output, _part(report, keys.reasoning))
@@ -268,7 +284,7 @@ _UNAVAILABLE = {"resource_unavailable"}  # OpenAI's flex has no capacity; it has
 # OpenAI's and Azure's names; `invalid_prompt` is what OpenAI's reasoning models answer to a prompt that is against the
 # rules. Anthropic has words alone.
 _FILTERED = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
-_FILTERED_WORDS = ("blocked by content filtering policy",)
+_FILTERED_WORDS = ("blocked by content filtering policy", "content violates usage guidelines")  # Anthropic, xAI
 # What an error's kind means where the status does not say it: Anthropic's, OpenAI's, then Google's (google.rpc.Code).
 _STATUSES = {
     **dict.fromkeys(_EXHAUSTED, 402), **dict.fromkeys(_RATE_LIMITED | _UNAVAILABLE, 429),
@@ -309,7 +325,9 @@ class Options:
         self._own = {name: value for name, value in defaults.items() if value is not None}
 
     def add(self, body: dict[str, Any], request: ChatRequest) -> None:
-        """Add the request's parameters to its body. Raises `ProviderFailure` if the pool does not allow one."""
+        """Add the pool's own fields and the request's parameters to its body. Raises `ProviderFailure` if the pool does
+        not allow one."""
+        body.update(self._spec.body)
         for name, value in self._sent(request).items():
             *path, key = self._spec.field_of(name).split(".")
             holder = body
@@ -317,14 +335,18 @@ class Options:
                 holder = holder.setdefault(step, {})
             holder[key] = value
 
-    def refused(self, request: ChatRequest, response: HttpResponse) -> list[str]:
-        """Return the parameters for which a response refuses the request."""
-        if response.status_code not in (400, 422):
+    def refused_params(self, request: ChatRequest, status: int, content: bytes) -> list[str]:
+        """Return the parameters for which an error refuses the request: those to which its body points, or else those
+        that its words name."""
+        if status not in (400, 422):
             return []
-        complaint = " ".join(_words_of(response.content))
-        if not _UNSUPPORTED.search(complaint.lower()):
+        complaint = _complaint_of(content)
+        text = _LISTED.sub(" ", complaint.text)
+        if not _UNSUPPORTED.search(text.lower()):
             return []
-        return [name for name in self._sent(request) if self._names(name).search(complaint)]
+        sent = list(self._sent(request))
+        pointed = [name for name in sent if not self._alike(name).isdisjoint(complaint.places)]
+        return pointed or [name for name in sent if self._names(name).search(text)]
 
     def _sent(self, request: ChatRequest) -> dict[str, Any]:
         """Return the parameters that are sent. Jobs are checked for the others when they are submitted, but perhaps by
@@ -346,40 +368,80 @@ class Options:
             raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
         return sent
 
-    def _names(self, name: str) -> re.Pattern[str]:
+    def _alike(self, name: str) -> set[str]:
+        """Return how a provider may spell a parameter."""
         field = self._spec.field_of(name)
         last = field.rpartition(".")[2]
         head, *tail = last.split("_")
-        alike = {field, last, head + "".join(part.title() for part in tail)}
-        return re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, sorted(alike)))})(?![A-Za-z0-9_])")
+        return {field, last, head + "".join(part.title() for part in tail)}
+
+    def _names(self, name: str) -> re.Pattern[str]:
+        alike = "|".join(map(re.escape, sorted(self._alike(name))))
+        return re.compile(rf"(?<![A-Za-z0-9_])(?:{alike})(?![A-Za-z0-9_])")
 
 
 _NAMED = frozenset(RENAMED) - {"temperature"}
 _LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 """Neither is sent without the other."""
 _WORDS_CHARS = 2000
+_RAW_CHARS = 20_000
 
 
-def _words_of(content: bytes) -> Iterator[str]:
-    """Yield what an error says: its message, the parameter that it names, and where a list of details points to."""
+_LISTED = re.compile(
+    r"\b(?:expected one of|(?:supported|valid|allowed|accepted|available) (?:parameter|field|argument|propert|key)\w*)"
+    r"\b[^.;]*",
+    re.IGNORECASE,
+)
+"""What messages list of the parameters that there are, none of which is refused (serde's words, at Bedrock)."""
+
+
+class _Complaint(NamedTuple):
+    """What an error says of a request, and the names of fields to which its body points."""
+
+    text: str
+    places: frozenset[str] = frozenset()
+
+
+def _complaint_of(content: bytes, *, nested: bool = False) -> _Complaint:
+    """Return what an error's message says, the parameter that it names, and where a list of details points to; of a
+    gateway's error, those of the error that it passes on."""
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
-        return
-    yield _error_of(content).message[:_WORDS_CHARS]
+        return _Complaint(content.decode(errors="replace")[:_WORDS_CHARS] if nested else "")
+    texts, places = [_error_of(content).message[:_WORDS_CHARS]], set[str]()
+    body = body[0] if isinstance(body, list) and len(body) == 1 else body
     outer = body if isinstance(body, dict) else {}
     for holder in (outer, outer.get("error"), outer.get("message")):
         if not isinstance(holder, dict):
             continue
-        yield from (text[:_WORDS_CHARS] for key in ("param", "code") if isinstance(text := holder.get(key), str))
+        texts += [text[:_WORDS_CHARS] for key in ("param", "code") if isinstance(text := holder.get(key), str)]
+        if isinstance(param := holder.get("param"), str):
+            places.add(param)
         details = holder.get("detail")
-        if isinstance(details, str):
-            yield details[:_WORDS_CHARS]
+        texts += [details[:_WORDS_CHARS]] if isinstance(details, str) else []
         for detail in details[:20] if isinstance(details, list) else ():
             if isinstance(detail, dict):
                 steps = detail.get("loc")
-                yield " ".join(map(str, steps[:5])) if isinstance(steps, list) else ""
-                yield f"{detail.get('type')} {detail.get('msg')}"[:_WORDS_CHARS]
+                steps = [str(step)[:_WORDS_CHARS] for step in steps[:5]] if isinstance(steps, list) else []
+                places.update(steps)
+                texts += [*steps, f"{detail.get('type')} {detail.get('msg')}"[:_WORDS_CHARS]]
+    if not nested and (raw := _passed_on(error_in(outer))):
+        inner = _complaint_of(raw, nested=True)
+        return _Complaint(" ".join([*texts, inner.text]), inner.places or frozenset(places))
+    return _Complaint(" ".join(texts), frozenset(places))
+
+
+def _passed_on(error: Any) -> bytes:
+    """Return the error of a model's provider that a gateway (OpenRouter) holds in its own; b"" if it holds none."""
+    metadata = error.get("metadata") if isinstance(error, dict) else None
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, dict):
+        try:
+            return orjson.dumps(raw)
+        except orjson.JSONEncodeError:  # nested more deeply than it writes, though not than it reads
+            return b""
+    return raw[:_RAW_CHARS].encode(errors="replace") if isinstance(raw, str) else b""
 
 
 class Exchange:
@@ -419,16 +481,18 @@ class Exchange:
         error = _error_of(response.content)
         if (status := error.status) is not None:
             kinds = " ".join(name for name in error.identifiers if name in _STATUSES)
+            kind = _kind(status, error, flex=request.is_flex)
             return ProviderFailure(
-                _kind(status, error, flex=request.is_flex),
+                kind,
                 f"status {response.status_code}, and an error that means {status}{': ' if kinds else ''}{kinds}",
                 status_code=status,
+                refused_params=self._refused_params(kind, status, response, request),
                 **self._limit_fields(response, error),
             )
-        kind = self._redactor.clean(response.content_type.partition(";")[0][:60])
+        media_type = self._redactor.clean(response.content_type.partition(";")[0][:60])
         return ProviderFailure(
             reason.kind,
-            f"{reason}; status {response.status_code}, {kind or 'no content type'}, {len(response.content)} bytes"
+            f"{reason}; status {response.status_code}, {media_type or 'no content type'}, {len(response.content)} bytes"
             if reason.kind is FailureKind.MALFORMED
             else str(reason),
             status_code=response.status_code,
@@ -445,11 +509,16 @@ class Exchange:
             kind := _kind(status, error, flex=request.is_flex),
             self._redactor.clean(f"status {status}: {error_text or 'no reason given'}", request.user),
             status_code=status,
-            refused_params=(
-                self._options.refused(request, response) if self._options and kind is FailureKind.REJECTED else ()
-            ),
+            refused_params=self._refused_params(kind, status, response, request),
             **self._limit_fields(response, error),
         )
+
+    def _refused_params(
+        self, kind: FailureKind, status: int, response: HttpResponse, request: ChatRequest
+    ) -> Sequence[str]:
+        if self._options is None or kind is not FailureKind.REJECTED:
+            return ()
+        return self._options.refused_params(request, status, response.content)
 
     def _limit_fields(self, response: HttpResponse, error: _Error) -> dict[str, Any]:
         """Return the wait and the rate-limit headers. Some bodies hold them instead of headers (Gemini), or as well
@@ -520,7 +589,7 @@ def status_of(body: Any) -> int | None:
     return _error_of(orjson.dumps(body)).status
 
 
-def _error_of(content: bytes) -> _Error:
+def _error_of(content: bytes, *, nested: bool = False) -> _Error:
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -537,7 +606,12 @@ def _error_of(content: bytes) -> _Error:
     inner = details.get("error_code") if isinstance(details, dict) else None
     azure = error.get("innererror")
     why = azure.get("code") if isinstance(azure, dict) else None
-    values = [error.get("type"), code, error.get("status"), inner, why]
+    values = [error.get("type"), code, error.get("status"), inner, why, *_moderation(metadata)]
+    if not nested and (raw := _passed_on(error)):
+        upstream = _error_of(raw, nested=True)
+        reason = upstream.message or ("" if raw[:1] in (b"{", b"[", b"<") else raw.decode()[:_WORDS_CHARS])
+        values += _FILTERED.intersection(upstream.identifiers)  # its other names are about an account that is not ours
+        message = f"{message}: {reason}" if isinstance(message, str) and reason else message
     identifiers = dict.fromkeys(name[:60].lower() for name in values if isinstance(name, str) and name)
     repeated = metadata.get("headers") if isinstance(metadata, dict) else None
     return _Error(
@@ -547,6 +621,13 @@ def _error_of(content: bytes) -> _Error:
         _retry_delay(details if isinstance(details, list) else []),
         {name: text for name, text in repeated.items() if isinstance(text, str)} if isinstance(repeated, dict) else {},
     )
+
+
+def _moderation(metadata: Any) -> Iterator[str]:
+    """Yield that a gateway's filter has flagged the input, if its error says why (OpenRouter). What it flagged stands
+    beside that, and is a judged text."""
+    if isinstance(metadata, dict) and isinstance(metadata.get("reasons"), list) and metadata["reasons"]:
+        yield "content_filter"
 
 
 def _number(code: Any) -> int:

@@ -104,6 +104,7 @@ _USAGE = exchange.UsageKeys(
     cached=("prompt_tokens_details", "cached_tokens"),
     written=("prompt_tokens_details", "cache_write_tokens"),
     reasoning=("completion_tokens_details", "reasoning_tokens"),
+    total="total_tokens",
 )
 
 

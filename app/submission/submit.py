@@ -448,9 +448,9 @@ def _check_parameters(agent: Agent, specs: Sequence[PoolSpec], road: Road) -> No
 def _parameters(agent: Agent, spec: PoolSpec) -> dict[str, Any]:
     """Return what an agent's calls of a pool are asked with: the pool's own parameters, the agent's and its `params`,
     without the place that a later one takes of an earlier one of the same name."""
-    own = {name: getattr(spec, name) for name in ("effort", "service_tier")}
-    given = {name: value for name in RENAMED if (value := getattr(agent, name)) is not None}
-    return {name: value for name, value in own.items() if value is not None} | given | agent.params
+    of_pool = {name: getattr(spec, name) for name in ("effort", "service_tier")}
+    of_agent = {name: value for name in RENAMED if (value := getattr(agent, name)) is not None}
+    return {name: value for name, value in of_pool.items() if value is not None} | of_agent | agent.params
 
 
 def _shown(value: Any) -> str:

@@ -83,10 +83,43 @@ def _bedrock(field: str, model: str) -> Any:
     return {"message": f"Malformed input request: #: extraneous key [{field}] is not permitted, please reformat."}
 
 
+def _argument(field: str, model: str) -> Any:
+    message = f"Unrecognized request argument supplied: {field}"
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def _serde(field: str, model: str) -> Any:
+    """The words of a Rust server, which list all fields that there are."""
+    known = ", ".join(f"`{name}`" for name in _KNOWN)
+    words = (
+        f"Failed to deserialize the JSON body into the target type: {field}: unknown field `{field}`, expected one of"
+    )
+    return {"message": f"The model returned the following errors: {words} {known} at line 1 column 212"}
+
+
+_KNOWN = (
+    "messages", "model", "reasoning_effort", "max_tokens", "max_completion_tokens", "n", "response_format", "seed",
+    "service_tier", "stop", "stream", "temperature", "top_p",
+)  # fmt: skip
+
+
+def _openrouter(field: str, model: str) -> Any:
+    """The error of the model's provider within the gateway's own."""
+    raw = orjson.dumps(_openai(field, model), option=orjson.OPT_INDENT_2).decode()
+    return {
+        "error": {
+            "message": "Provider returned error",
+            "code": 400,
+            "metadata": {"raw": raw, "provider_name": "OpenAI"},
+        },
+        "user_id": "user_simulated",
+    }
+
+
 REFUSALS = {
     "openai": (400, _openai), "anthropic": (400, _anthropic), "gemini": (400, _gemini), "mistral": (422, _mistral),
     "groq": (400, _groq), "xai": (400, _xai), "fastapi": (422, _fastapi), "tgi": (422, _tgi),
-    "bedrock": (400, _bedrock),
+    "bedrock": (400, _bedrock), "argument": (400, _argument), "serde": (400, _serde), "openrouter": (400, _openrouter),
 }  # fmt: skip
 """How providers refuse a parameter: the status, and the body that names it."""
 

@@ -278,6 +278,14 @@ def test_any_options_survive(provider, options):
         ('param_names = { seed = "a b" }', "param_names must be a table of parameters and their names"),
         ('param_names = { sed = "random_seed" }', "param_names: unknown parameter 'sed'; did you mean 'seed'?"),
         ('param_names = { top_k = "topK" }', "param_names: unknown parameter 'top_k'"),
+        ("body = { messages = [] }", "body must be a table such as { provider = { require_parameters = true } }"),
+        ("body = { since = 2026-01-01 }", "without dates, and without tables in lists, got {'since'"),
+        ("body = { a = [{ b = 1 }] }", "without dates, and without tables in lists, got {'a'"),
+        (
+            'body = { reasoning = { max = 1 } }\nparam_names = { effort = "reasoning.effort" }',
+            "body: reasoning is where effort stands in calls, got {'max': 1}",
+        ),
+        ('body = { top_p = 1 }\nparams = ["top_p"]', "body: top_p is where top_p stands in calls, got 1"),
         (
             'effort = "low"\nparam_names = { effort = "" }',
             "effort must be left out where param_names says that there is none, got 'low'",
@@ -300,6 +308,13 @@ def test_parameters_have_the_names_that_the_file_says():
         "temperature", "reasoning_effort", "random_seed", "", "extra.topK"
     ]  # fmt: skip
     assert one('provider = "anthropic"\nmodel = "m"').get("p").field_of("effort") == "output_config.effort"
+
+
+def test_a_pool_adds_fields_of_its_own_to_each_call():
+    body = '{ provider = { only = ["a", "b"], require_parameters = true }, x = 1.5 }'
+    pools = one(f'provider = "openai"\nmodel = "m"\nbody = {body}')
+    assert pools.get("p").body == {"provider": {"only": ["a", "b"], "require_parameters": True}, "x": 1.5}
+    assert Pools.parse(pools.to_toml()) == pools
 
 
 def test_unknown_pools_propose_the_nearest():
