@@ -283,8 +283,8 @@ def _show_running(terminal: Terminal, dicast: Dicast, status: JobStatus) -> None
 
 def _road(status: JobStatus, changes: Sequence[RoadChange]) -> str:
     moved = status.counters["moved_online"]
-    words = [f"{counted(moved, 'unit')} taken out of a batch"] if moved else []
-    return "; ".join([*(change.reason for change in changes), *words])
+    reasons = [change.reason for change in changes]
+    return "; ".join([*reasons, f"{counted(moved, 'unit')} taken out of a batch"] if moved else reasons)
 
 
 def _plain(status: JobStatus, *, report: bool) -> dict[str, Any]:

@@ -327,9 +327,11 @@ class BatchStore:
     async def learn_turnaround(self, batch: BatchRecord, took_s: float) -> None:
         """Remember how long a batch took. Of two at the same instant one may be forgotten."""
         field = f"|{batch.place}"  # no place begins like this
-        seen: dict[str, float] = orjson.loads(await self._redis.hget(self.keys.batch_limits, field) or "{}")
-        kept = [*((name, s) for name, s in seen.items() if name != batch.name), (batch.name, round(took_s, 3))]
-        await self._redis.hset(self.keys.batch_limits, field, orjson.dumps(dict(kept[-TURNAROUNDS_KEPT:])).decode())
+        durations: dict[str, float] = orjson.loads(await self._redis.hget(self.keys.batch_limits, field) or "{}")
+        durations.pop(batch.name, None)
+        durations[batch.name] = round(took_s, 3)
+        latest = dict(list(durations.items())[-TURNAROUNDS_KEPT:])
+        await self._redis.hset(self.keys.batch_limits, field, orjson.dumps(latest).decode())
 
     async def release(self, lane_ref: LaneRef, lane: Lane) -> int:
         """Make the lane's messages that wait for a batch due now, as messages of their own; return their number."""

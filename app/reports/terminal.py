@@ -440,8 +440,8 @@ def facts(report: Report, counts: Counts) -> str:
     if counts.probes:
         parts.append(f"{counts.probes:,} more judgements for probes")
     roads = {agent.road for agent in report.agents} - {"online"}
-    words = sorted("batch or online" if road == "auto" else road for road in roads)
-    parts += [f"by {' and '.join(words)}"] if words else []
+    phrases = sorted("batch or online" if road == "auto" else road for road in roads)
+    parts += [f"by {' and '.join(phrases)}"] if phrases else []
     bill = f"; {report.bill()}" if report.bill() else ""
     return f"{', '.join(parts)}, in {formats.duration(report.wall_s)}{bill}"
 
