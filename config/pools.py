@@ -85,7 +85,7 @@ _EFFORT_FIELDS = {"openai": "reasoning_effort", "anthropic": "output_config.effo
 # What each call has anyway: another value would change what is asked, how it is paid or what can be read of the answer.
 _OF_EACH_CALL = (
     *JUDGES_OWN, "model", "messages", "system", "max_completion_tokens", "response_format", "output_config", "tools",
-    "tool_choice", "stream", "n", "prompt_cache_key",
+    "tool_choice", "stream", "n", "prompt_cache_key", "logprobs", "top_logprobs",
 )  # fmt: skip
 
 

@@ -273,7 +273,9 @@ def test_any_options_survive(provider, options):
     ("lines", "said"),
     [
         ('params = ["top_p", "messages"]', "params must be a list of up to 50 names of parameters, without temp"),
-        ('params = ["n"]', "tool_choice, stream, n, prompt_cache_key, got ['n']"),
+        ('params = ["n"]', "tool_choice, stream, n, prompt_cache_key, logprobs, top_logprobs, got ['n']"),
+        ('params = ["logprobs"]', "logprobs, top_logprobs, got ['logprobs']"),
+        ("body = { top_logprobs = 3 }", "without tables in lists, got {'top_logprobs': 3}"),
         ('param_names = { seed = "messages" }', "param_names must be a table of parameters and their names"),
         ('param_names = { seed = "a b" }', "param_names must be a table of parameters and their names"),
         ('param_names = { sed = "random_seed" }', "param_names: unknown parameter 'sed'; did you mean 'seed'?"),
