@@ -90,8 +90,9 @@ def effect_beside_people(
     or over `clusters` of them, and Student's t.
 
     Where no text has two raters, the noise is unknown, and b lies between the slopes of the two regressions, of the
-    judge by people and of people by the judge (C. Frisch, "Statistical Confluence Analysis" (1934)). The interval then
-    holds the effects at both, and p is the larger one.
+    judge by people and of people by the judge (R. Frisch, "Statistical Confluence Analysis" (1934)). The interval then
+    holds the effects at both, and p is the larger one. Other judges would bring the two nearer only if what judges have
+    in common came from what people think, and judges of different tastes err in opposite ways.
     """
     moments = _Moments(x, judge, people, clusters)
     if moments.pieces < FEWEST_PAIRS:

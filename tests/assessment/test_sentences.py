@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dicast.app.analysis.assess import skipped_sentences
+from dicast.app.analysis.biases import BOUNDED
 from dicast.app.analysis.powered import ALL_RATED, TOO_FEW
 from dicast.app.analysis.sentences import (
     calibration_sentences,
@@ -404,6 +405,12 @@ def test_the_order_and_the_length_are_told() -> None:
     ]
     assert list(probe_sentences([probe("formatting", fig(0, -1, 1), 0.9)])) == [
         "No judge is seen to favour length or marks more than these raters do."
+    ]
+    unseen = fig(0, -1, 1).model_copy(update={"method": BOUNDED})
+    assert list(probe_sentences([probe("verbosity", unseen, 1.0)])) == [
+        "No judge is seen to favour length or marks more than these raters do.",
+        "Few texts have two raters, so a rating's noise is unknown and a bias may be there unseen: let a second person "
+        "rate 30 of the rated texts.",
     ]
     assert list(probe_sentences([probe("formatting", WHY, None)])) == [
         "Whether judges favour length or marks cannot be said, because only 2 items were rated."

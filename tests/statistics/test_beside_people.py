@@ -13,7 +13,7 @@ from lab.statistics import length
 @pytest.mark.parametrize("slope", length.SLOPES)
 def test_who_uses_less_of_the_scale_is_not_accused_and_who_favours_length_is(slope: float) -> None:
     """5 % of 60 runs are accused by chance: more than 9 once in a thousand times."""
-    rows = {row.planted: row for row in length.study(60, 300, 1) if row.raters == 3 and row.slope == slope}
+    rows = {row.planted: row for row in length.study_case(length.LengthCase(3), 60, 300, 1) if row.slope == slope}
     assert rows[0.0].found <= 9 / 60 and rows[0.0].held >= 0.85
     assert rows[0.5].found >= 0.95 and rows[0.5].held >= 0.85
     assert slope > 0.5 or rows[0.0].plain > 0.9, "the plain slope takes the scale for a bias"
@@ -34,7 +34,7 @@ def test_with_exact_people_it_is_least_squares_with_people_as_a_covariate() -> N
 
 def test_raters_strictness_is_no_noise() -> None:
     rng = np.random.default_rng(2)
-    x, judge, people = length.drawn(0.5, 0.0, 3, 300, rng)
+    x, judge, people = length.drawn(0.5, 0.0, length.LengthCase(3), 300, rng)
     plain, _ = effect_beside_people(x, judge, people)
     strict, _ = effect_beside_people(x, judge, people + np.array([0.0, 3.0, -2.0]))
     assert isinstance(plain, Estimate) and isinstance(strict, Estimate)
@@ -45,11 +45,18 @@ def test_one_rater_gives_the_bounds_that_two_regressions_leave() -> None:
     rng = np.random.default_rng(3)
     held = 0
     for _ in range(40):
-        x, judge, people = length.drawn(0.5, 0.3, 1, 200, rng)
+        x, judge, people = length.drawn(0.5, 0.3, length.LengthCase(1), 200, rng)
         found, p = effect_beside_people(x, judge, people)
         assert isinstance(found, Estimate) and found.method == BOUNDED and p is not None
         held += found.holds(0.3)
     assert held >= 38
+
+
+def test_with_one_rater_some_texts_that_a_second_rates_are_enough() -> None:
+    rows = {(row.planted, row.slope): row for row in length.study_case(length.LengthCase(1, twice=30), 60, 300, 2)}
+    for slope in length.SLOPES:
+        assert rows[0.0, slope].found <= 9 / 60 and rows[0.5, slope].found >= 0.7
+        assert rows[0.0, slope].held >= 0.85 and rows[0.5, slope].held >= 0.85
 
 
 def test_what_cannot_be_said() -> None:
