@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -37,7 +37,7 @@ CLEAR = 0.05
 @dataclass(frozen=True, slots=True)
 class SystemsRow:
     """For one kind of judges, and one way to tell: the share of intervals that hold, the share of pairs that are clear,
-    of those the share with a wrong sign, and the share of `jobs` with a false claim."""
+    how many signs that tells, the share of these that are wrong, and the share of `jobs` with a false claim."""
 
     scale: str
     judges: str
@@ -46,6 +46,7 @@ class SystemsRow:
     held: float
     width: float
     clear: float
+    signs: int
     wrong: float
     false_jobs: float
     unknown: float
@@ -107,11 +108,13 @@ class _Count:
         self.false_jobs.append(false_claim)
 
 
-def study(runs: int, rated: int, seed: int) -> Iterator[SystemsRow]:
-    """All rows, as they are ready."""
-    for scale, cuts in CUTS.items():
-        true, bounds = truth(scale), (0.0, float(len(cuts)))
-        for judges in JUDGES:
+def study(
+    runs: int, rated: int, seed: int, scales: Sequence[str] = tuple(CUTS), kinds: Sequence[str] = tuple(JUDGES)
+) -> Iterator[SystemsRow]:
+    """All rows of these scales and kinds of judges, as they are ready."""
+    for scale in scales:
+        true, bounds = truth(scale), (0.0, float(len(CUTS[scale])))
+        for judges in kinds:
             counts = {"people": _Count(), "panel": _Count()}
             for run in range(runs):
                 rng = np.random.default_rng((seed, run))
@@ -126,7 +129,7 @@ def study(runs: int, rated: int, seed: int) -> Iterator[SystemsRow]:
                 told = len(count.held)
                 yield SystemsRow(
                     scale, judges, whose, rated, float(np.mean(count.held)), float(np.median(count.widths)),
-                    float(np.mean(count.clear)), sum(count.wrong) / max(1, len(count.wrong)),
+                    float(np.mean(count.clear)), len(count.wrong), sum(count.wrong) / max(1, len(count.wrong)),
                     float(np.mean(count.false_jobs)), count.unknown / (told + count.unknown), runs,
                 )  # fmt: skip
 
@@ -135,16 +138,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Whether differences of systems are people's.")
     parser.add_argument("--runs", type=int, default=500, help="simulated jobs a row (500)")
     parser.add_argument("--rated", nargs="+", type=int, default=[120, 300], help="items that people rate (120 300)")
+    parser.add_argument("--scales", nargs="+", default=list(CUTS), choices=CUTS, help="scales of people and judges")
+    parser.add_argument("--judges", nargs="+", default=list(JUDGES), choices=JUDGES, help="kinds of judges")
     parser.add_argument("--seed", type=int, default=1, help="where chance starts (1)")
     given = parser.parse_args()
     started, bad = time.monotonic(), 0
-    titles = "".join(f"{title:>8}" for title in ("held", "width", "clear", "wrong", "false", "none"))
+    titles = "".join(f"{title:>8}" for title in ("held", "width", "clear", "signs", "wrong", "false", "none"))
     sys.stdout.write(f"{'scale':14}{'judges':10}{'told':8}{'rated':>6}{titles}\n")
     for rated in given.rated:
-        for row in study(given.runs, rated, given.seed):
+        for row in study(given.runs, rated, given.seed, given.scales, given.judges):
             bad += not row.good
-            shares = "".join(f"{share:8.1%}" for share in (row.clear, row.wrong, row.false_jobs, row.unknown))
-            shares = f"{row.held:8.1%}{row.width:8.2f}{shares}"
+            shares = "".join(f"{share:8.1%}" for share in (row.false_jobs, row.unknown))
+            shares = f"{row.held:8.1%}{row.width:8.2f}{row.clear:8.1%}{row.signs:8}{row.wrong:8.2%}{shares}"
             mark = "" if row.good else "  <-- does not hold"
             sys.stdout.write(f"{row.scale:14}{row.judges:10}{row.whose:8}{row.rated:6}{shares}{mark}\n")
             sys.stdout.flush()
