@@ -233,7 +233,7 @@ def _knee(state: PoolState) -> Text:
         f"{span(state.now - point.at)} ago"
         for point in knee.curve
     ]
-    return Text("\n".join([knee.words, *lines]))
+    return Text("\n".join([knee.summary, *lines]))
 
 
 def _budgets(state: PoolState) -> Text:

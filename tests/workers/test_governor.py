@@ -118,7 +118,7 @@ async def test_what_was_learned_of_the_latency_is_told(client, target_s, said):
         (state,) = await PoolStates(client, KEYS).all()
         if state.knee is not None and state.knee.level is not None and len(state.knee.curve) >= 2:
             break
-    assert said in state.knee.words and state.knee.target_s == target_s
+    assert said in state.knee.summary and state.knee.target_s == target_s
     assert state.limit <= state.knee.level < 40
     opened = [point.open for point in state.knee.curve]
     assert opened == sorted(opened) and 2 <= len(opened) <= 16

@@ -51,7 +51,7 @@ ENGINE = {
 )
 def test_the_knee_is_told_with_its_curve_and_the_reason(changes, level, said):
     knee = Knee.from_engine({"latency": ENGINE["latency"] | changes})
-    assert knee.level == level and knee.words.startswith(said)
+    assert knee.level == level and knee.summary.startswith(said)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(pool_blocks([replace(CALM, knee=knee)], [], {}, whole=True))
     shown = console.export_text()

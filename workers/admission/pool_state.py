@@ -273,7 +273,7 @@ class Knee:
         return cls(None if level is None else int(level), reason, base_s, target_s, curve)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return self.reason if self.level is None else f"at most {self.level:,} calls: {self.reason}"
 
 

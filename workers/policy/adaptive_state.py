@@ -402,9 +402,9 @@ class LatencyTarget:
         if self.fresh < max(LOOK if limit >= 2.0 else LOOK_AT_ONE, limit / 2.0):
             return None
         opened, self.fresh, self.most_open = self.most_open, 0, 0
-        return self._look(sorted(self.latencies), limit, opened, event.at)
+        return self._compare(sorted(self.latencies), limit, opened, event.at)
 
-    def _look(self, latencies: list[float], limit: float, opened: int, now: float) -> float | None:
+    def _compare(self, latencies: list[float], limit: float, opened: int, now: float) -> float | None:
         assert self.target_s is not None
         middle, doubt = len(latencies) // 2, (LOOKED_AT - len(latencies)) // DOUBT
         median = latencies[middle]
@@ -553,20 +553,14 @@ class LatencyWatch:
         if at <= cohort.first or (self.answered_at[0] > cohort.first and not is_full):
             return  # it began before the answers did, or a pause lies within
         since = max(cohort.first, self.answered_at[0])
-        seen = (
-            cohort.opened / len(cohort.latencies),
-            sum(answered >= since for answered in self.answered_at) / max(1e-6, at - since),
-            median_s,
-        )
-        level = round(math.log(seen[0], CURVE_STEP))
-        point = self.curve.get(level)
-        if point is None:
-            self.curve[level] = CurvePoint(*seen, at)
-        else:
-            point.open += WEIGHT * (seen[0] - point.open)
-            point.per_s += WEIGHT * (seen[1] - point.per_s)
-            point.latency_s += WEIGHT * (seen[2] - point.latency_s)
-            point.at = at
+        opened = cohort.opened / len(cohort.latencies)
+        per_s = sum(instant >= since for instant in self.answered_at) / max(1e-6, at - since)
+        level = round(math.log(opened, CURVE_STEP))
+        point = self.curve.setdefault(level, CurvePoint(opened, per_s, median_s, at))
+        point.open += WEIGHT * (opened - point.open)
+        point.per_s += WEIGHT * (per_s - point.per_s)
+        point.latency_s += WEIGHT * (median_s - point.latency_s)
+        point.at = at
         if len(self.curve) > MOST_POINTS:
             del self.curve[min(self.curve, key=lambda key: self.curve[key].at)]
 
