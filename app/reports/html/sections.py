@@ -261,11 +261,12 @@ def _opinion(row: dict[str, Any], dimension: ReportDimension) -> dict[str, Any]:
 
 def _score(score: float | None, dimension: ReportDimension) -> str:
     """Format a score in terms of its scale: as a label, or as a number and the highest score."""
-    at = -1 if score is None else int(score) - dimension.scale_min
-    if 0 <= at < len(dimension.labels):
-        return formats.name(dimension.labels[at])
+    if score is None:
+        return "–"
+    if 0 <= int(score) - dimension.scale_min < len(dimension.labels):
+        return formats.name(dimension.labels[int(score) - dimension.scale_min])
     number = score if isinstance(score, int) else f"{score:.4g}"
-    return "–" if score is None else f"{number} of {dimension.scale_max}"
+    return f"{number} of {dimension.scale_max}"
 
 
 def trouble(report: Report) -> list[dict[str, Any]]:
