@@ -282,6 +282,7 @@ def _leaders(
     clear = [
         f"{joined(names)} {'leads' if len(names) == 1 else 'lead'} "
         f"{joined(behind) if len(behind) <= NAMED else first_few(behind, NAMED)}"
+        + (f" {_leads(names[0], behind[0], races)}" if len(names) == len(behind) == 1 else "")
         for names, behind in leaders.items()
         if names
     ]

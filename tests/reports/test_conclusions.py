@@ -53,7 +53,8 @@ def test_systems_are_told_apart_only_where_they_can_be(reports: dict[str, Report
     assert of.best[:2] == [
         "No single system is best, in people's opinion: gpt-4o-bot and claude-bot cannot be told apart in any of the 4 "
         "dimensions.",
-        "Clear of chance: gpt-4o-bot leads in-house-v2; gpt-4o-bot and claude-bot lead rules-2019.",
+        "Clear of chance: gpt-4o-bot leads in-house-v2 by 0.85 points (0.48 to 1.23) in Correct; gpt-4o-bot and "
+        "claude-bot lead rules-2019.",
     ]
     assert [chart.title for chart in of.charts] == ["Correct", "Clear", "Complete", "Tone"]
     assert len({chart.axis for chart in of.charts}) == 1, "one axis for all"
@@ -189,7 +190,7 @@ def test_of_the_best_only_those_lead_that_clearly_do(reports: dict[str, Report])
     one = report.statistics.model_copy(update={"dimensions": [area]})
     assert standing(report.model_copy(update={"statistics": one})).sentences[:2] == [
         "No single system is best, in the judges' opinion: a, b, c and d cannot be told apart in Correct.",
-        "Clear of chance: a leads e.",
+        "Clear of chance: a leads e by 0.90 points (0.50 to 1.30) in Correct.",
     ]
 
 
