@@ -467,6 +467,7 @@ READS = {
     "scoreboard", "first_pages", "submitted_job", "capped", "budget_reason", "books",
     "left_ms", "calls_left", "by_batches", "went_online",
     "batches", "batches_over", "has_open_question", "question_state", "standings", "kept_pages", "kept_page",
+    "job_books", "layout", "item_metadata",
 }  # fmt: skip
 
 
