@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from dicast.app.domain.text import printable
 from dicast.errors import DicastError, Exit
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ class Terminal:
     def say(self, message: str, style: str = "") -> None:
         """Print a message on stderr. Texts of jobs, models and errors cannot move the cursor or colour it."""
         from rich.text import Text
+
+        from dicast.app.domain.text import printable
 
         for line in self._masked(message).splitlines():
             self.err.print(Text(printable(line, MESSAGE_CHARS), style=style), soft_wrap=not self.err.is_terminal)

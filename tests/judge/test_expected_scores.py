@@ -24,12 +24,23 @@ from dicast.app.submission.submit import prepare
 from dicast.config.pools import Pools, PoolsError
 from dicast.config.settings import Settings
 from lab.provider import Behaviour, SimulatedAccount, SimulatedConfig
-from tests.judge.test_parameters import Kept
 from tests.ledger.bench import KEYS, a_job
 from tests.providers.conftest import make
 from tests.reports.building import NOW, header, opinion
 
 NOISE = 0.8
+
+
+class Kept(SimulatedAccount):
+    """Keeps the bodies of requests."""
+
+    def __init__(self, config: SimulatedConfig) -> None:
+        super().__init__(config)
+        self.bodies: list[Any] = []
+
+    async def serve(self, request: Any, wire: Any, call: Any) -> Any:
+        self.bodies.append(call.body)
+        return await super().serve(request, wire, call)
 
 
 def account(**behaviour: Any) -> Kept:

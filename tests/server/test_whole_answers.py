@@ -29,7 +29,7 @@ def test_a_job_that_only_its_files_know_is_shown_whole(http: httpx2.Client, dica
     }  # fmt: skip
     assert shown == {
         "id": "old", "project": "p", "state": "completed", "units": 5, "done": 5, "started_ms": started_ms,
-        "finished_ms": started_ms,
+        "finished_ms": started_ms, "health": "partial", "badge": "completed, 2 failed",
     }  # fmt: skip
 
 
