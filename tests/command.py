@@ -56,7 +56,7 @@ def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
         return subprocess.run(
             [sys.executable, "-m", "dicast.app.cli.main", *arguments],
             cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
-            timeout=60,
+            timeout=180,
         )  # fmt: skip
 
     return run
