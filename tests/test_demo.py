@@ -20,6 +20,7 @@ def test_its_files_are_what_their_program_makes(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_it_ends_in_a_report_of_recorded_judgements(dicast, tmp_path):
     ran = dicast("demo", "shown", REDIS_URL="redis://127.0.0.1:1/0", DICAST_HTML_REPORT="true")
     assert ran.returncode == 0, ran.stderr
