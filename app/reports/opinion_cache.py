@@ -29,7 +29,7 @@ PRUNED_SHARE = 0.1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS opinions (
     key BLOB PRIMARY KEY, kept_ms INTEGER NOT NULL, judge TEXT NOT NULL, model TEXT NOT NULL, opinion BLOB NOT NULL
-) WITHOUT ROWID;
+);
 CREATE INDEX IF NOT EXISTS opinions_by_age ON opinions (kept_ms);
 """
 
