@@ -574,7 +574,7 @@ def _actions(
         steps.append(NextStep(kind="drop", judges=dropped, text=f"Drop or replace {joined(dropped)}."))
     if biased := [row.name for row in alone if row.advice == "calibrate"]:
         steps.append(NextStep(
-            kind="calibrate", judges=biased, text=f"Calibrate {joined(biased)} with people's ratings.",
+            kind="calibrate", judges=biased, text=f"Calibrate {joined(biased)} with people's ratings, if that helps.",
             command=f"dicast calibrate {report.job_id} -o calibration.json",
         ))  # fmt: skip
     if counts.scored and (report.statistics is None or not report.statistics.rated):
