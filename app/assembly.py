@@ -18,7 +18,7 @@ from dicast.app.ledger.batches import BatchStore
 from dicast.app.ledger.ledger import POISON_DEATHS, Ledger
 from dicast.app.ledger.troubles import StopStore, Troubles
 from dicast.app.pipeline.batches import BatchRoad, Desk
-from dicast.app.pipeline.call import ProviderCaller
+from dicast.app.pipeline.call import NonceKey, ProviderCaller
 from dicast.app.pipeline.gather import Announcer, Extras, Gatherer, ProgressReports
 from dicast.app.pipeline.housekeeping import (
     Beat,
@@ -36,7 +36,6 @@ from dicast.app.pipeline.kept_opinions import KeptOpinions
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.missing_pools import MissingPools
-from dicast.app.pipeline.nonce_key import NonceKey
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast

@@ -337,6 +337,11 @@ class Settings(BaseModel):
     log_json_only: Flag = _setting(False, "a worker writes only JSON lines, and none of Celery's messages for people")
 
     @property
+    def nonce_secret(self) -> str | None:
+        """The secret from which nonces are derived, if the operator has set one."""
+        return self.nonce_key or self.message_key
+
+    @property
     def broker_namespace(self) -> str:
         """The namespace of names at the broker, '' for the default one."""
         return "" if self.namespace == type(self).model_fields["namespace"].default else self.namespace

@@ -136,6 +136,9 @@ def trace() -> Counter[str]:
         os.environ.update(_settings(folder, base_url))
         from dicast.app import tasks  # noqa: PLC0415
         from dicast.app.celery import app  # noqa: PLC0415
+        from dicast.app.pipeline import pool_trouble  # noqa: PLC0415
+
+        pool_trouble.REFRESH_S = 0.0  # each message reads it, or whether the traced one does would be chance
 
         noted, states = MessageTrace(), list[str]()
         tasks._judge = noted.of_message(TRACED, tasks._judge)

@@ -45,6 +45,7 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.concluding import counts_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import ItemSource, RatingCounts
+from dicast.app.domain.nonce import key_from
 from dicast.app.domain.price import shown
 from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.quote import Quote, QuotedSum
@@ -58,7 +59,6 @@ from dicast.app.operator.jobs import cancel, forget, send
 from dicast.app.operator.prompts import ShownPrompt, first_unit
 from dicast.app.operator.quotes import QUOTED_UNITS, NoQuote, pilot_job, quote_of, with_quote
 from dicast.app.operator.store_checks import URL_SHAPES, understood
-from dicast.app.pipeline.nonce_key import configured_key
 from dicast.app.reports.files import REPORT
 from dicast.app.reports.folders import job_folder
 from dicast.app.reports.opinion_cache import OpinionCache
@@ -257,7 +257,7 @@ def _is_missing_key(dicast: Dicast, spec: PoolSpec) -> bool:
 
 
 def _nonce_key(dicast: Dicast) -> bytes | None:
-    return configured_key(dicast.settings, dicast.keys.namespace)
+    return key_from(dicast.settings.nonce_secret, dicast.keys.namespace)
 
 
 def _items(ready: Prepared) -> str:

@@ -17,8 +17,17 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.panel import Agent
 
+KEY_BYTES = 32
 NONCE_CHARS = 16
 """The number of hexadecimal digits, in lower case."""
+
+
+def key_from(secret: str | None, namespace: str) -> bytes | None:
+    """Derive an installation's key (`KEY_BYTES` bytes) from its operator's secret, or return None without one. Two
+    installations that share a secret have different keys."""
+    if secret is None:
+        return None
+    return hmac.digest(secret.encode(), b"dicast nonces of " + namespace.encode(), "sha256")
 
 
 def nonce_for(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.image import ImageError
 from dicast.app.domain.item import Item
 from dicast.app.domain.material import TemplateError
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.nonce import KEY_BYTES, key_from, nonce_for
 from dicast.app.domain.opinion import NO_OPINION, UNCERTAIN, FailureKind
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.price import Bound, Place, bound_of_request
@@ -48,8 +49,12 @@ from dicast.app.pipeline.record import retry_until_available
 from dicast.app.providers.base import FLEX, ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
 from dicast.app.providers.exchange import cache_key
 from dicast.app.submission.rendering import AsyncRenderer, RendererUnavailable
+from dicast.config.settings import Settings
 from dicast.workers.admission.request import Lease
 from dicast.workers.policy.calls import CallOutcome
+from dicast.workers.store.connection import AsyncStoreClient
+from dicast.workers.store.keys import Keys
+from dicast.workers.store.scripts import Epoch
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +73,34 @@ class CalledPools(Models, Protocol):
 
 
 class Secret(Protocol):
-    """The installation's secret, from which nonces are derived (see `dicast.app.pipeline.nonce_key.NonceKey`)."""
+    """See `NonceKey`."""
 
     async def get(self) -> bytes: ...
+
+
+class NonceKey:
+    """Reads the installation's secret, from which nonces are derived, for one event loop.
+
+    It is `DICAST_NONCE_KEY` if that is set, else `DICAST_MESSAGE_KEY`, which all processes share anyway, else a random
+    key in the store, made once by the first process that needs it, and read again when the store has a new epoch. Only
+    the first two outlive the store.
+    """
+
+    def __init__(self, client: AsyncStoreClient, keys: Keys, settings: Settings, epoch: Epoch) -> None:
+        self._redis, self._at, self._epoch = client, keys.nonce_key, epoch
+        self._configured = key_from(settings.nonce_secret, keys.namespace)
+        self._stored = (-1, b"")
+
+    async def get(self) -> bytes:
+        """Return the secret, which is the same for all processes of the installation. Raises redis errors."""
+        if self._configured is not None:
+            return self._configured
+        epoch = self._epoch.number
+        if self._stored[0] != epoch:
+            while (key := await self._redis.get(self._at)) is None:
+                await self._redis.set(self._at, secrets.token_hex(KEY_BYTES), nx=True)
+            self._stored = epoch, bytes.fromhex(key)
+        return self._stored[1]
 
 
 CACHE_TTL_S = 240.0

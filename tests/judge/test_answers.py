@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from dicast.app.domain.nonce import key_from
 from dicast.app.domain.opinion import CallUsage, FailureKind, Usage
 from dicast.app.domain.price import cap_fields
-from dicast.app.pipeline.nonce_key import NonceKey, configured_key
+from dicast.app.pipeline.call import NonceKey
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.config.settings import Settings
 from tests.judge.desk import Scripted, dump, failing, good, said
@@ -113,14 +114,15 @@ async def test_a_store_that_was_emptied_has_a_new_key_for_all(bench):
     assert await one.get() == await two.get() != before
 
 
+def key(given: Settings, namespace: str) -> bytes | None:
+    return key_from(given.nonce_secret, namespace)
+
+
 def test_a_given_key_is_the_installations_own():
     own, shared = "n" * 32, "m" * 32
-    assert configured_key(settings(), "a") is None
-    assert configured_key(settings(NONCE_KEY=own, MESSAGE_KEY=shared), "a") == configured_key(
-        settings(NONCE_KEY=own), "a"
-    )
-    keys = {configured_key(settings(NONCE_KEY=own), "a"), configured_key(settings(MESSAGE_KEY=shared), "a"),
-            configured_key(settings(NONCE_KEY=own), "b")}  # fmt: skip
+    assert key(settings(), "a") is None
+    assert key(settings(NONCE_KEY=own, MESSAGE_KEY=shared), "a") == key(settings(NONCE_KEY=own), "a")
+    keys = {key(settings(NONCE_KEY=own), name) for name in ("a", "b")} | {key(settings(MESSAGE_KEY=shared), "a")}
     assert len(keys) == 3
     assert own in settings(NONCE_KEY=own).secrets(), "it is masked in logs"
 
