@@ -73,36 +73,53 @@ def check_comparable(first: Mapping[str, RunScores], second: Mapping[str, RunSco
         raise NotComparable(tuple(problems))
 
 
-def compare_runs(first: Checked, second: Checked, *, most: int = 20) -> RunComparison:
+def compare_runs(
+    first: Checked, second: Checked, *, most: int = 20, lengths: Mapping[str, float] | None = None
+) -> RunComparison:
     """Return the shifts by dimension and judge, and the `most` items that moved furthest. Replicates are averaged
-    first."""
+    first. `lengths` are those of the dimensions' scales; without them nothing is said of scores that all moved
+    alike."""
     sides = [run.frame.groupby(PAIR, as_index=False)["score"].mean() for run in (first, second)]
     both = sides[0].merge(sides[1], on=PAIR, how="outer", suffixes=("_first", "_second"))
     both["moved"] = both["score_second"] - both["score_first"]
-    shifts = []
+    moves, names = [], []
     for (dimension, judge), rows in both.groupby(["dimension", "rater"]):
         if rows["score_first"].notna().any() and rows["score_second"].notna().any():
-            shift = mean(rows["moved"].to_numpy(dtype=np.float64))
+            moves.append(_move(rows["moved"], (lengths or {}).get(str(dimension))))
             alone = int(rows["score_second"].isna().sum()), int(rows["score_first"].isna().sum())
-            shifts.append((str(dimension), str(judge), shift, *alone))
-    corrected = iter(holm(np.array([_p(s[2]) for s in shifts if isinstance(s[2], Estimate)])).tolist())
-    corrected_shifts = tuple(
-        Shift(dimension, judge, shift, next(corrected) if isinstance(shift, Estimate) else None, a, b)
-        for dimension, judge, shift, a, b in shifts
+            names.append((str(dimension), str(judge), alone))
+    shifts = tuple(
+        Shift(dimension, judge, shift, p, *alone)
+        for (dimension, judge, alone), (shift, p) in zip(names, _corrected(moves), strict=True)
     )
     paired = both[both["moved"].notna() & (both["moved"] != 0)]
     furthest = paired.assign(far=paired["moved"].abs()).sort_values(["far", *PAIR], ascending=[False, True, True, True])
     columns = {"score_first": "first", "score_second": "second"}
-    return RunComparison(
-        corrected_shifts, furthest.head(most).drop(columns="far").rename(columns=columns).reset_index(drop=True)
-    )
+    return RunComparison(shifts, furthest.head(most).drop(columns="far").rename(columns=columns).reset_index(drop=True))
 
 
-def _p(shift: Estimate) -> float:
-    """Return the two-sided p-value against no shift, from the interval by Student's t."""
-    degrees = shift.items - 1
-    error = shift.width / 2 / student.quantile((1 + shift.confidence) / 2, degrees)
-    return student.two_sided_p(shift.value / error, degrees)
+def _move(moved: pd.Series, length: float | None) -> tuple[Result, float | None]:
+    """Return the mean move and its two-sided p-value against none, by Student's t. Where all moved alike, the interval
+    is that of a mean within `length` either way (`means.bounded_mean`), and p that of the sign test: 1 for no move, and
+    2^(1-n) for the same move n times."""
+    moves = moved.dropna().to_numpy(dtype=np.float64)
+    shift = mean(moves)
+    if isinstance(shift, Estimate):
+        degrees = shift.items - 1
+        error = shift.width / 2 / student.quantile((1 + shift.confidence) / 2, degrees)
+        return shift, student.two_sided_p(shift.value / error, degrees)
+    if length is None:
+        return shift, None
+    shift = mean(moves, bounds=(-length, length))
+    if not isinstance(shift, Estimate):
+        return shift, None
+    return shift, 1.0 if shift.value == 0 else 2.0 ** (1 - len(moves))
+
+
+def _corrected(moves: Sequence[tuple[Result, float | None]]) -> list[tuple[Result, float | None]]:
+    """Return the moves with p corrected by Holm for all whose p is known."""
+    corrected = iter(holm(np.array([p for _, p in moves if p is not None])).tolist())
+    return [(shift, None if p is None else next(corrected)) for shift, p in moves]
 
 
 def incompatibilities(first: Report, second: Report) -> list[str]:
@@ -123,11 +140,13 @@ def incompatibilities(first: Report, second: Report) -> list[str]:
     return apart
 
 
-def shifts(first: pd.DataFrame, second: pd.DataFrame, most: int) -> tuple[list[JudgeShift], list[MovedItem]]:
+def shifts(
+    first: pd.DataFrame, second: pd.DataFrame, most: int, lengths: Mapping[str, float]
+) -> tuple[list[JudgeShift], list[MovedItem]]:
     """Return all shifts, and the items that moved most. The frames have a row for each opinion: item, dimension,
-    rater, score."""
+    rater, score. `lengths` are those of the dimensions' scales."""
     scored = [frame[frame["score"].notna()] for frame in (first, second)]
-    comparison = compare_runs(*(Checked(frame, 0) for frame in scored), most=most)
+    comparison = compare_runs(*(Checked(frame, 0) for frame in scored), most=most, lengths=lengths)
     judge_shifts = [
         JudgeShift(
             dimension=shift.dimension, judge=shift.judge, shift=figure(shift.shift), p=shift.p,
@@ -156,23 +175,25 @@ def by_item(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return both.groupby(["dimension", "item"], as_index=False)["moved"].mean()
 
 
-def run_shifts(moved: pd.DataFrame, systems: Mapping[str, str]) -> tuple[list[RunShift], list[RunShift]]:
-    """Return the shifts of all items by dimension, and those of each system; p is corrected for both together."""
-    results: list[tuple[str, str, Result]] = []
+def run_shifts(
+    moved: pd.DataFrame, systems: Mapping[str, str], lengths: Mapping[str, float]
+) -> tuple[list[RunShift], list[RunShift]]:
+    """Return the shifts of all items by dimension, and those of each system; p is corrected for both together.
+    `lengths` are those of the dimensions' scales."""
+    moves, places = [], []
     names = moved["item"].map(systems) if systems else None
     for dimension, rows in moved.groupby("dimension"):
-        results.append((str(dimension), "", mean(rows["moved"].to_numpy(dtype=np.float64))))
+        length = lengths[str(dimension)]
+        places.append((str(dimension), ""))
+        moves.append(_move(rows["moved"], length))
         if names is not None:
             for system, part in rows.groupby(names.loc[rows.index]):
-                results.append((str(dimension), str(system), mean(part["moved"].to_numpy(dtype=np.float64))))
-    corrected = iter(holm(np.array([_p(shift) for *_, shift in results if isinstance(shift, Estimate)])).tolist())
+                places.append((str(dimension), str(system)))
+                moves.append(_move(part["moved"], length))
     shifts = [
-        RunShift(
-            dimension=dimension, system=system, shift=figure(shift),
-            p=next(corrected) if isinstance(shift, Estimate) else None,
-        )
-        for dimension, system, shift in results
-    ]  # fmt: skip
+        RunShift(dimension=dimension, system=system, shift=figure(shift), p=p)
+        for (dimension, system), (shift, p) in zip(places, _corrected(moves), strict=True)
+    ]
     return [shift for shift in shifts if not shift.system], [shift for shift in shifts if shift.system]
 
 

@@ -53,7 +53,7 @@ REMEDIES: Mapping[ErrorKind, str] = {
     ErrorKind.FILTERED: "leave these items to the other judges, or use a provider without this filter",
     ErrorKind.NOT_ASKED: "mend why the first calls failed, then judge them again",
     ErrorKind.POOL_DOWN: "judge them again when the pool answers",
-    ErrorKind.CAPPED: "judge them with a higher cap: `dicast jobs resume JOB --max-cost ...`",
+    ErrorKind.CAPPED: "judge them again with a higher cap (--max-cost, --max-tokens or --max-calls)",
     ErrorKind.DEADLINE: "judge them again with a later deadline",
     ErrorKind.CANCELLED: "judge them again if they are wanted",
     ErrorKind.LOST: "judge them again: workers died over them",
@@ -586,7 +586,7 @@ def _actions(
         steps.append(NextStep(kind="judge_more", text=placement.undecided))
     if placement.subject in ("scores", "labels"):
         steps.append(NextStep(
-            kind="group", text="To compare systems, name the metadata that tells them apart in the job's `groups`."
+            kind="group", text="To compare systems, list the metadata that names them under groups in the job."
         ))  # fmt: skip
     if placement.subject == "pairs" and placement.charts and not placement.charts[0].by:
         steps.append(NextStep(

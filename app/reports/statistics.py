@@ -255,16 +255,17 @@ def compare_jobs(
             "--force compares them all the same"
         )
     frames = _frame(first[0], ordered), _frame(second[0], ordered)
-    shifts, moved = runs.shifts(*frames, most)
+    lengths = _lengths(first[1], second[1])
+    shifts, moved = runs.shifts(*frames, most, lengths)
     if not shifts:
         raise RunsDiffer("no judge has scored the same item in the same dimension in both runs")
     by, systems = _systems(first, second)
-    panel, of_systems = runs.run_shifts(runs.by_item(*frames), systems)
+    panel, of_systems = runs.run_shifts(runs.by_item(*frames), systems, lengths)
     changed = {shift.system for shift in of_systems if shift.p is not None and shift.p < runs.CLEAR}
     unchanged = [name for name, system in systems.items() if system not in changed]
     partly = changed and unchanged
     still = [frame[frame["item"].isin(unchanged)] for frame in frames]
-    elsewhere = runs.shifts(still[0], still[1], 0)[0] if partly else shifts
+    elsewhere = runs.shifts(*still, 0, lengths)[0] if partly else shifts
     return RunsCompared(
         first=first[1].job_id,
         second=second[1].job_id,
@@ -277,6 +278,15 @@ def compare_jobs(
         forced=problems,
         spared=_partly_asked(shifts, [first[1], second[1]]),
     )
+
+
+def _lengths(*reports: Report) -> dict[str, float]:
+    """Return how far a score can move in each dimension: from the lowest end of its scales to the highest."""
+    ends: dict[str, list[int]] = {}
+    for report in reports:
+        for dimension in report.dimensions:
+            ends.setdefault(dimension.id, []).extend((dimension.scale_min, dimension.scale_max))
+    return {name: float(max(values) - min(values)) for name, values in ends.items()}
 
 
 def _with_texts(moved: Sequence[MovedItem], first: Path, second: Path) -> list[MovedItem]:

@@ -91,11 +91,12 @@ def run(rng, moved):
         for item in range(100)
         for judge, bias in (("strict", 0.0), ("moved", moved))
     ]
-    return check(
-        pd.DataFrame(rows, columns=["item", "dimension", "rater", "score"]),
-        {"clarity": RatingScale(1, 5)},
-        {row[0] for row in rows},
-    )
+    return checked(rows)
+
+
+def checked(rows):
+    frame = pd.DataFrame(rows, columns=["item", "dimension", "rater", "score"])
+    return check(frame, {"clarity": RatingScale(1, 5)}, {row[0] for row in rows})
 
 
 def test_a_judge_who_moved_between_two_runs_is_found():
@@ -118,6 +119,24 @@ def test_items_of_one_run_alone_are_counted():
     assert [(shift.only_first, shift.only_second) for shift in seen.shifts] == [(1, 0), (1, 0)]
     same = compare_runs(first, first)
     assert isinstance(same.shifts[0].shift, Unknown) and same.shifts[0].p is None
+
+
+def test_runs_that_moved_alike_have_an_interval_within_the_scale():
+    first = run(np.random.default_rng(6), 0.0)
+    shifted = type(first)(first.frame.assign(score=first.frame["score"] + 1), 0)
+    lengths = {"clarity": 4.0}
+    for second, value in ((first, 0.0), (shifted, 1.0)):
+        for shift in compare_runs(first, second, lengths=lengths).shifts:
+            assert shift.shift.value == value and -4 < shift.shift.low < value < shift.shift.high < 4
+            assert shift.p == 1.0 if value == 0 else shift.p < 0.001
+
+
+def test_few_items_that_moved_alike_are_no_clear_move():
+    rows = [(f"i{n}", "clarity", "judge", 3) for n in range(5)]
+    first = checked(rows)
+    second = checked([(*row[:3], 4) for row in rows])
+    (shift,) = compare_runs(first, second, lengths={"clarity": 4.0}).shifts
+    assert shift.p == 2 * 0.5**5 and shift.shift.low < 0 < shift.shift.high
 
 
 def test_runs_that_measured_something_else_are_refused():
