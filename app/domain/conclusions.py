@@ -72,6 +72,9 @@ class Mark(_Plain):
     first: float | None = Field(default=None, description="the probability of being the best")
 
 
+ChartUnit = Literal["percent of the scale", "percent of comparisons won", "percent of labels"]
+
+
 class Chart(_Plain):
     """Dots with intervals on one axis. All charts of a job with the same `unit` have the same axis, from which `ticks`
     have a place and a label.
@@ -84,7 +87,7 @@ class Chart(_Plain):
     dimension: str
     by: str = ""
     opinion: Whose = "judges"
-    unit: Literal["percent of the scale", "percent of comparisons won", "percent of labels"]
+    unit: ChartUnit
     axis: tuple[float, float] = (0.0, 100.0)
     ticks: list[tuple[float, str]] = [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]
     rows: list[Mark]

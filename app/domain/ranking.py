@@ -21,6 +21,9 @@ from dicast.app.domain.item import Item, RankedText
 PAIR_METADATA = ("list", "candidate_a", "candidate_b")
 """The metadata of a pair that name its origin: the list's id, and those of its two candidates."""
 
+SIDE_METADATA = ("candidate_a", "candidate_b"), ("system_a", "system_b")
+"""The metadata of a pair that name A and B, of a list's pairs or of pairs that were submitted."""
+
 Pairs = Literal["all"] | Annotated[int, Field(ge=1, le=1_000_000)]
 
 

@@ -35,6 +35,7 @@ from dicast.app.domain.escalation import is_audited
 from dicast.app.domain.item import Rating
 from dicast.app.domain.panel import half_of
 from dicast.app.domain.probes import MEASURES, SelfPreference, family_of, measures, names, self_preference_probe
+from dicast.app.domain.ranking import SIDE_METADATA
 from dicast.app.domain.report import Report, ReportDimension, ReportHeader
 from dicast.app.reports.columns import kept_columns
 from dicast.app.reports.files import PROBES
@@ -42,8 +43,6 @@ from dicast.app.reports.stored_items import read_ratings
 from dicast.errors import DicastError, meant
 
 PARQUET = "opinions.parquet"
-SIDES = ("candidate_a", "candidate_b"), ("system_a", "system_b")
-"""The metadata of pairs that name A and B."""
 PROBE = "probe"
 SOME_PROBABILITIES = "some of the rated items have a known probability of being rated, and others have none"
 TWO_PROBABILITIES = "an item has two probabilities of being rated"
@@ -72,7 +71,7 @@ def load_scores(
             raise NotKept(name, report.keep)
     family, probe_names = self_preference_probe(report.probes), names(report.probes)
     metadata_names += [*measures(report.probes), *([family.author] if family is not None else [])]
-    sides = next((pair for pair in SIDES if set(pair) <= set(report.keep)), None)
+    sides = next((pair for pair in SIDE_METADATA if set(pair) <= set(report.keep)), None)
     metadata_names += [*(sides or ()), *(["list"] if "list" in report.keep else [])]
     columns = [
         "judge",

@@ -265,7 +265,7 @@ def compare_jobs(
     unchanged = [name for name, system in systems.items() if system not in changed]
     partly = changed and unchanged
     still = [frame[frame["item"].isin(unchanged)] for frame in frames]
-    elsewhere = runs.shifts(*still, 0, lengths)[0] if partly else shifts
+    elsewhere = runs.shifts(still[0], still[1], 0, lengths)[0] if partly else shifts
     return RunsCompared(
         first=first[1].job_id,
         second=second[1].job_id,

@@ -31,7 +31,7 @@ from dicast.app.access.tokens import Tokens
 from dicast.app.application import Dicast
 from dicast.app.cluster.snapshot import SharedState, read_shared
 from dicast.app.datasets.tables import ENDINGS
-from dicast.app.operator.waiting import RunningJobs
+from dicast.app.operator.interim import RunningJobs
 from dicast.app.reports.browse import Browser
 from dicast.app.reports.folders import sync_folder
 from dicast.app.server.errors import FileNotAllowed, FolderFull, InvalidRequest, KeyReused, TooManyStreams

@@ -29,10 +29,10 @@ from dicast.app.domain.report import Report
 from dicast.app.domain.text import MAX_ID_LENGTH
 from dicast.app.ledger.client import UnknownJob
 from dicast.app.ledger.records import JobState
+from dicast.app.operator.interim import JobSoFar
 from dicast.app.operator.jobs import JobNotEnded
 from dicast.app.operator.prompts import NoPrompt, prompt_of
 from dicast.app.operator.rating import NoTexts, items_of, text_of
-from dicast.app.operator.waiting import JobSoFar
 from dicast.app.reports.blind import BlindRatings
 from dicast.app.reports.browse import FacetValue, ItemQuery, JudgeScores, Sort
 from dicast.app.reports.collecting import ResultsAway

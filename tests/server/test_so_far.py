@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +19,7 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.price import Place, Price, TokenRates
-from dicast.app.operator.waiting import RunningJobs
+from dicast.app.operator.interim import RunningJobs
 from dicast.app.reports.files import write_page
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.stored_items import write_arranged
@@ -57,6 +58,7 @@ def score_of(item: Item, judge: str) -> int:
 
 def judged(
     dicast: Dicast, name: str, items: list[Item], page: int, *, lane: int = 0, failed: frozenset[str] = frozenset(),
+    score: Callable[[Item, str], int] = score_of,
 ) -> None:  # fmt: skip
     """Write a page of a lane."""
     layout = dicast.ledger.layout(name)
@@ -64,12 +66,12 @@ def judged(
     for item in items:
         for agent in layout.lanes[lane].agents:
             judge = layout.spec.agents[agent].name
-            score = None if item.id in failed else score_of(item, judge)
+            value = None if item.id in failed else score(item, judge)
             opinions.append(
-                Opinion(judge=judge, criterion_id="good", item_id=item.id, replicate=0, score=score, argument="",
+                Opinion(judge=judge, criterion_id="good", item_id=item.id, replicate=0, score=value, argument="",
                         model="m", metadata=item.metadata)
             )  # fmt: skip
-            if score is None:
+            if value is None:
                 errors.append(
                     EvaluationError(judge=judge, criterion_id="good", item_id=item.id, replicate=0,
                                     kind=ErrorKind.TIMEOUT, message="no answer within 60 s")
@@ -156,6 +158,38 @@ def test_labels_without_an_order_have_no_mean(http: httpx2.Client, dicast: Dicas
     judged(dicast, "labels", items[:30], 0)
     told = http.get("/jobs/labels/so-far").json()
     assert told["items"] == 30 and told["charts"] == [] and told["judges"][0]["scored"] == 30
+
+
+def test_candidates_of_pairs_have_their_shares_of_comparisons_won(http: httpx2.Client, dicast: Dicast) -> None:
+    """Of pairs in random order; a tie counts half, and a pair without a score for none."""
+    items = [
+        {"id": f"i{n}", "text_a": "one", "text_b": "other",
+         "metadata": {"system_a": f"bot {n % 3}", "system_b": f"bot {(n + 1) % 3}"}}
+        for n in range(ITEMS)
+    ]  # fmt: skip
+    dimensions = [{"id": "good", "instructions": "?", "scale": {"preference": "choice"}}]
+    document = a_job("pairs", items=items, dimensions=dimensions, groups=[], keep=["system_a", "system_b"], orders="given")
+    pairs = runs(dicast, {**document, "max_calls": 1000})
+    choices = dict(zip([pair.id for pair in pairs], [1, 1, 0, -1, -1] * 12, strict=True))
+    judged(dicast, "pairs", pairs[:30], 0, failed=frozenset({pairs[0].id}), score=lambda item, _: choices[item.id])
+    told = http.get("/jobs/pairs/so-far").json()
+    (chart,) = told["charts"]
+    assert (chart["unit"], chart["by"], told["kind"]) == ("percent of comparisons won", "candidate", "anytime")
+    wins: dict[str, list[float]] = {}
+    for pair in pairs[1:30]:
+        won = (choices[pair.id] + 1) / 2
+        wins.setdefault(pair.metadata["system_a"], []).append(won)
+        wins.setdefault(pair.metadata["system_b"], []).append(1 - won)
+    rows = rows_of(told)
+    assert {name: (row["items"], row["place"]) for name, row in rows.items()} == {
+        name: (len(shares), round(100 * fmean(shares), 3)) for name, shares in wins.items()
+    }
+    for name, shares in wins.items():
+        population = 40 - (name in pairs[0].metadata.values())
+        expected = interim_mean(np.array(shares), (0, 1), population)
+        assert isinstance(expected, Estimate)
+        assert (rows[name]["low"], rows[name]["high"]) == (round(100 * expected.low, 3), round(100 * expected.high, 3))
+    assert "shares won of the 30 of 60 pairs" in told["note"]
 
 
 def test_failures_and_cost_are_told_by_judge_with_what_is_unknown_or_unpriced(
