@@ -335,8 +335,8 @@ class _RunningJob:
             )
         if kind == "certain":
             return (
-                f"{sentence}, in the order of their file, which is no random sample. An interval is where {name} that get "
-                "a score will lie, whatever the others get."
+                f"{sentence}, in the order of their file, which is no random sample. An interval is where {name} that "
+                "get a score will lie, whatever the others get."
             )
         return f"{sentence}; how far they may be from those of all {each} cannot be told from here."
 

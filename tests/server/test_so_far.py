@@ -168,8 +168,8 @@ def test_candidates_of_pairs_have_their_shares_of_comparisons_won(http: httpx2.C
         for n in range(ITEMS)
     ]  # fmt: skip
     dimensions = [{"id": "good", "instructions": "?", "scale": {"preference": "choice"}}]
-    document = a_job("pairs", items=items, dimensions=dimensions, groups=[], keep=["system_a", "system_b"], orders="given")
-    pairs = runs(dicast, {**document, "max_calls": 1000})
+    document = a_job("pairs", items=items, dimensions=dimensions, keep=["system_a", "system_b"], orders="given")
+    pairs = runs(dicast, {**document, "groups": [], "max_calls": 1000})
     choices = dict(zip([pair.id for pair in pairs], [1, 1, 0, -1, -1] * 12, strict=True))
     judged(dicast, "pairs", pairs[:30], 0, failed=frozenset({pairs[0].id}), score=lambda item, _: choices[item.id])
     told = http.get("/jobs/pairs/so-far").json()
