@@ -155,9 +155,14 @@ _FLAGS = ("cancelled", "guessed")
 _TIMES = ("formed_at", "sending_at", "doubted_at", "sent_at", "state_since")
 
 
+def new_name() -> str:
+    """Return a name that no batch has had."""
+    return secrets.token_hex(6)
+
+
 def new_batch(lane: LaneRef, pool: str, model: str, formed_at: float) -> BatchRecord:
     """Return the record of a batch that has no units yet, under a new name."""
-    return BatchRecord(PREFIX + secrets.token_hex(6), lane, pool, model, BatchStage.COLLECTING, formed_at=formed_at)
+    return BatchRecord(PREFIX + new_name(), lane, pool, model, BatchStage.COLLECTING, formed_at=formed_at)
 
 
 class TurnLost(Exception):

@@ -1,6 +1,7 @@
 """Worlds in virtual time, over a few servers; every violation prints how to see it again.
 
 python -m lab.chaos.virtual --seeds 10000             worlds drawn at random
+python -m lab.chaos.virtual --batches --seeds 1000    such in which units go by providers' batch APIs
 python -m lab.chaos.virtual --losses                  small worlds, with each answer of the store lost in each way
 python -m lab.chaos.virtual --story all --seeds 100   what is told in order: settings, ids, files, a store that forgets
 """
@@ -21,6 +22,7 @@ from functools import partial
 from lab.chaos.virtual import batch
 from lab.chaos.virtual.batch import VirtualFinding
 from lab.chaos.virtual.repeats import SMALL, lose
+from lab.chaos.virtual.seeds import BatchSeed, Seed
 from lab.chaos.virtual.stories import STORIES
 
 TOGETHER = 25
@@ -36,6 +38,7 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--batches", action="store_true", help="worlds whose units go by batch APIs")
     parser.add_argument("--story", choices=["all", *STORIES], help="with --seeds and --first")
     parser.add_argument("--losses", action="store_true")
     parser.add_argument("--only", help="with --losses: WORLD:PARCEL:WAY")
@@ -72,7 +75,7 @@ def _work(wish: argparse.Namespace) -> list[Work]:
     if wish.story:
         names = list(STORIES) if wish.story == "all" else [wish.story]
         return [partial(batch.stories, name, piece) for name in names for piece in pieces]
-    return [partial(batch.seeds, piece) for piece in pieces]
+    return [partial(batch.seeds, BatchSeed if wish.batches else Seed, piece) for piece in pieces]
 
 
 def _one_loss(name: str) -> list[VirtualFinding]:

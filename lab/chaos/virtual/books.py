@@ -19,9 +19,11 @@ import orjson
 
 from dicast.app.domain.cost import read_books
 from dicast.app.domain.escalation import is_settled, stages_of, standard_error
+from dicast.app.ledger.batches import list_batches_over
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.records import JobState
-from lab.chaos.virtual.jobs import PRICE, SimJob
+from lab.chaos.virtual.account import AccountBatch
+from lab.chaos.virtual.jobs import SimJob, charge_of
 from lab.chaos.virtual.provider import score_of
 from lab.chaos.virtual.server import OWN
 from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
@@ -31,6 +33,8 @@ SPENDING = frozenset({"spoilt", "part", "hung"})
 UNHEARD = frozenset({"hung", "cut"})
 UNSURE = ("unknown", "unheard_cost", "reserved_cost")
 MONEY = frozenset({"spent", "reserved_tokens", "reserved_calls", "unheard_tokens", "unheard_calls", *UNSURE})
+FORGOTTEN = "forgotten"
+"""How a call ends that was made in a batch whose creation nobody had confirmed, and that was sent again."""
 STATUS = {"good": 200, "spoilt": 200, "part": 200, "refused": 429, "hung": 0}
 _BY_CALL = re.compile(r"call (\d+)")
 _DIGITS = re.compile(r"\d+")
@@ -241,17 +245,20 @@ def _told(
     made = totals(calls, once=once)
     found = {name: int(record.get(name, 0)) for name in made}
     excused = totals([call for call in calls if call.excused], once=once)
+    unmade = unmade_requests(world, job)
     for name, count in made.items():
         if allowed.again:  # nobody knows what the store has lost
             continue
         # A caller that woke late may have taken for a timeout what the provider had answered.
         late = excused["calls"] if name in ("retries", "timeouts", "calls_without_answer") else 0
+        late += unmade if name in ("retries", "requeues") else 0
         if not count - excused[name] <= found[name] <= count + late:
             unsure = f", {excused[name]} of them excused" if excused[name] else ""
             yield f"counts: {name} is {found[name]}, the provider has {count}{unsure}"
-    if len(calls) > found["calls"] + report["calls_unreported"] and not allowed.again:
+    known = sum(call.ending != FORGOTTEN for call in calls)
+    if known > found["calls"] + report["calls_unreported"] and not allowed.again:
         yield (
-            f"counts: the provider has {len(calls)} calls, {found['calls']} are told and "
+            f"counts: the provider has {known} calls, {found['calls']} are told and "
             f"{report['calls_unreported']} are said to be possible"
         )
     if differ := {n: (report[n], found[n]) for n in made if n in report and report[n] != found[n]}:
@@ -267,7 +274,8 @@ def _told(
         if int(record.get(counter, 0)) > (len(world.calls) + silent if unsure else 0):
             yield f"counts: {counter} is {record[counter]}, and no process died"
     if not allowed.again:
-        yield from _doubles(calls, int(record.get("possible_double_charges", 0)), silent, once=once)
+        again = world.sent_again[job.id]
+        yield from _doubles(calls, int(record.get("possible_double_charges", 0)), silent, again, once=once)
     for place in {place for call in calls for place in call.places}:
         paid = sum(call.ending == "good" and place in call.places for call in calls)
         if paid > 1 + world.excused[place] and not allowed.again:
@@ -278,7 +286,7 @@ def _money(world: World, job: SimJob, record: Mapping[str, str]) -> Iterator[str
     """What the provider charges is never beyond a cap, and what the books say it is, but for calls of which nobody
     could tell; what these may cost bounds the difference."""
     calls = calls_of(world, job)
-    invoice = sum(PRICE.cost(call.usage) for call in calls)
+    invoice = sum(charge_of(call) for call in calls)
     charged = {
         "max_cost": invoice,
         "max_tokens": sum(call.usage.input_tokens + call.usage.output_tokens for call in calls),
@@ -291,8 +299,8 @@ def _money(world: World, job: SimJob, record: Mapping[str, str]) -> Iterator[str
     spent, books = found.get("spent", 0), read_books(record, [a.name for a in job.job.agents], ())
     if spent != (in_books := sum(line.spending.spent for line in books)):
         yield f"money: {spent} spent, and {in_books} by the judges' books"
-    told = sum(PRICE.cost(call.usage) for call in calls if not call.excused)
-    if not told - sum(PRICE.cost(call.usage) for call in calls if call.ending in UNHEARD) <= spent <= invoice:
+    told = sum(charge_of(call) for call in calls if not call.excused)
+    if not told - sum(charge_of(call) for call in calls if call.ending in UNHEARD) <= spent <= invoice:
         yield f"money: {spent} spent, the invoice is {invoice}, of which {told} could be told"
     if job.job.is_capped and invoice > spent + sum(found.get(name, 0) for name in UNSURE):
         yield f"money: {invoice} charged, {spent} spent and {[found.get(name, 0) for name in UNSURE]} unsure"
@@ -300,19 +308,22 @@ def _money(world: World, job: SimJob, record: Mapping[str, str]) -> Iterator[str
         yield f"money: {found}"
 
 
-def _doubles(calls: list[VirtualCall], told: int, silent: int, *, once: bool) -> Iterator[str]:
-    """A call that was made again is told, if nobody heard how it had ended; others are not."""
+def _doubles(calls: list[VirtualCall], told: int, silent: int, again: int, *, once: bool) -> Iterator[str]:
+    """A call that was made again is told, if nobody heard how it had ended; others are not. `again` were sent again in
+    a batch."""
     unheard = sum(call.ending == "hung" for call in calls if not call.excused and not once)
     killed = sum(
         call.ending == "killed" and any(set(call.places) & set(c.places) for c in calls if c.number > call.number)
         for call in calls
     )
+    forgotten = sum(call.ending == FORGOTTEN for call in calls)
     excused = sum(call.excused for call in calls)
     cut = sum(call.ending == "cut" for call in calls)  # taken to be made again where the store could not be asked
-    if not unheard + killed <= told <= unheard + excused + silent + cut:
+    if not unheard + killed + forgotten <= told <= unheard + excused + silent + cut + again:
         yield (
             f"counts: possible_double_charges is {told}; {unheard} calls were cut, {killed} of the dead made again, "
-            f"{silent} messages were in the hands of the silent"
+            f"{silent} messages were in the hands of the silent, {forgotten} calls of batches were forgotten, {again} "
+            "sent again"
         )
 
 
@@ -342,7 +353,7 @@ def check_pools(world: World, pools: tuple[str, ...]) -> Iterator[str]:
     twice = _ended_twice(world)
     for pool in pools:
         counters = world.client.hgetall(world.keys.counters(pool))
-        made = [call for call in world.calls if call.pool == pool]
+        made = [call for call in world.calls if call.pool == pool and call.batch is None]
         for status in set(STATUS.values()):
             count = sum(STATUS.get(call.ending) == status for call in made)
             again = sum(of == status for of, _ in twice[pool])
@@ -368,6 +379,39 @@ def _ended_twice(world: World) -> dict[str, list[tuple[int, int]]]:
                 ended[arguments[1].decode()].append((outcome[0], outcome[1]))
         wanted.update(want[0] for want in orjson.loads(arguments[6]))
     return ended
+
+
+# ---------------------------------------------------------------------------------------------------- batches
+def own_batches(world: World) -> list[AccountBatch]:
+    """All batches that were created at the world's accounts, but for those of others."""
+    return [batch for account in world.accounts.values() for batch in account.batches.values() if not batch.foreign]
+
+
+def check_batches(world: World) -> Iterator[str]:
+    """Each batch at the provider is known and settled, or cancelled, or refused; one that was not listed in time is
+    sent again, and its requests are told as possibly charged twice. What was called in such a one is nobody's."""
+    over = {summary["provider_id"] for summary in list_batches_over(world.client, LedgerKeys(world.keys))}
+    for batch in own_batches(world):
+        if batch.id in over or batch.status == "failed":
+            continue
+        jobs = {world.texts[call.places[0].text].id for call in batch.calls}
+        if batch.cancelled_at is None and not any(world.sent_again.values()):
+            yield f"orphans: {batch.id} ({batch.identity}) is known to nobody, {len(batch.calls)} calls are charged"
+        if without := [job for job in jobs if not world.sent_again[job]]:
+            yield f"orphans: {batch.id} ({batch.identity}) was not settled, and nothing of job {without[0]} sent again"
+        for call in batch.calls:
+            call.ending, call.excused = FORGOTTEN, True
+            world.excused.update(call.places)
+
+
+def unmade_requests(world: World, job: SimJob) -> int:
+    """How many requests of a job's batches were not called, because these were cancelled or not done in time."""
+    text = f"JOB {job.text};"
+    return sum(
+        custom_id not in batch.made and text in f"{body['system']} {body['user']}"
+        for batch in own_batches(world)
+        for custom_id, body in batch.requests.items()
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- what is left

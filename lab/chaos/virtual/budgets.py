@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dicast.app.domain.cost import PERIODS, MoneyBudget, Purse, period_fields
 from dicast.app.ledger.keys import LedgerKeys
-from lab.chaos.virtual.jobs import PRICE
+from lab.chaos.virtual.jobs import PRICE, charge_of
 
 if TYPE_CHECKING:
     from lab.chaos.virtual.world import VirtualCall, World
@@ -75,7 +75,7 @@ def _total(purse: Purse, calls: Sequence[VirtualCall], budget: MoneyBudget) -> I
 
 
 def _charged(calls: Sequence[VirtualCall]) -> int:
-    return sum(PRICE.cost(call.usage) for call in calls)
+    return sum(charge_of(call) for call in calls)
 
 
 def _counts(world: World, call: VirtualCall, budget: MoneyBudget) -> bool:

@@ -1,4 +1,5 @@
-"""What becomes of what a client sends to the store, drawn by odds or chosen for one piece of it."""
+"""What becomes of what a client sends to the store, drawn by odds or chosen for one piece of it, and of what it asks of
+a batch API."""
 
 from __future__ import annotations
 
@@ -65,3 +66,31 @@ class StoreOdds:
             return Fate(chance.randrange(1, size), answered=False, broken_s=later_s, refused_s=gone_s)
         fate -= self.halved
         return Fate(echo_s=later_s) if 0 <= fate < self.echoed else WELL
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOdds:
+    """Probabilities at a batch API. For each request to it: it is not obeyed, its answer is lost, it is obeyed after
+    its sender has given up, a gateway answers instead, it is refused for now. For each batch: its list shows it late,
+    its end comes late, some of its requests are not made in time. For each download: it breaks off, or is not whole
+    yet."""
+
+    dropped: float = 0.0
+    lost: float = 0.0
+    late: float = 0.0
+    gateway: float = 0.0
+    refused: float = 0.0
+    unlisted: float = 0.0
+    slow: float = 0.0
+    expire: float = 0.0
+    cut: float = 0.0
+    partial: float = 0.0
+
+    def draw(self, chance: random.Random) -> str:
+        """What befalls a request; '' nothing."""
+        fate = chance.random()
+        for kind in ("dropped", "lost", "late", "gateway", "refused"):
+            if 0 <= fate < getattr(self, kind):
+                return kind
+            fate -= getattr(self, kind)
+        return ""

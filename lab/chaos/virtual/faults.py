@@ -126,6 +126,13 @@ class Faults:
         self._scene.caller.cancel(job_id)
         self._terminate(lambda message: message.args[0] == job_id)
 
+    def cancel_batch(self) -> None:
+        """An operator cancels a batch; its units go into a later one."""
+        if batches := self._scene.caller.batches():
+            batch = self._chance.choice(batches)
+            self._scene.note(f"cancel {batch.name}")
+            self._scene.caller.cancel_batch(batch.name)
+
     def revoke(self) -> None:
         """A unit that is in work is revoked, or the batch that it begins; sometimes its call is cut."""
         keys = LedgerKeys(self._world.keys)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import orjson
@@ -16,11 +17,11 @@ from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.nonce import nonce_for
-from dicast.app.domain.plan import Lane, lanes
+from dicast.app.domain.plan import Lane, Road, lanes
 from dicast.app.domain.price import Place, Price, TokenRates, amount_of, cap_fields
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.records import MessageId
-from lab.chaos.virtual.world import VirtualPlace
+from lab.chaos.virtual.world import VirtualCall, VirtualPlace
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ ESCALATING_SHARE = 0.3
 UNCERTAIN_SHARE = 0.25
 CAPPED_SHARE = 0.3
 MODEL = "m"
-PRICE = Price(TokenRates(input=400_000, output=1_600_000, cached_input=100_000, cache_write=500_000), source="virtual")
+PRICE = Price(
+    TokenRates(input=400_000, output=1_600_000, cached_input=100_000, cache_write=500_000), source="virtual",
+    batch=Decimal("0.5"),
+)  # fmt: skip
+BATCH_PRICE = PRICE.of_service(PRICE.batch)
 UNCERTAIN = {"combine": "mean", "escalate": {"uncertainty": 0.25}}
 PANELS = (
     {"combine": "majority", "escalate": True},
@@ -91,6 +96,11 @@ PANELS = (
 )
 
 
+def charge_of(call: VirtualCall) -> int:
+    """What the provider charges for a call, in picos."""
+    return (PRICE if call.batch is None else BATCH_PRICE).cost(call.usage)
+
+
 def _shown(text: str, item: int) -> str:
     return f"JOB {text}; ITEM {item};"
 
@@ -98,8 +108,10 @@ def _shown(text: str, item: int) -> str:
 def a_job(
     chance: random.Random, job_id: str, pools: list[str], *, unstructured: frozenset[str] = frozenset(),
     folder: Path | None = None, text: str = "", spend: str = "at_least_once", most_items: int = 5,
+    road: Road = "online", halved: Collection[str] = (),
 ) -> SimJob:  # fmt: skip
-    """A few units of a seeded shape; with a `folder`, its items may be a file there."""
+    """A few units of a seeded shape; with a `folder`, its items may be a file there. Judges of one pool take the
+    `road`, if that is one of those that are `halved`."""
     text = text or job_id
     agents, dimensions, items = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, most_items)
     texts = [{"id": f"i{n}", "text": _shown(text, n)} for n in range(items)]
@@ -134,7 +146,8 @@ def a_job(
     places = [tuple(choice.pool for choice in agent.choices) for agent in job.agents]
     batching = chance.random() < 0.3
     batched = [batching and not unstructured.intersection(pools) for pools in places]
-    plan = lanes(places, dimensions, rounds, batched, stages_of(job))
+    roads: list[Road] = [road if len(own) == 1 and own[0] in halved else "online" for own in places]
+    plan = lanes(places, dimensions, rounds, batched, stages_of(job), roads)
     return SimJob(job, plan, items * agents * dimensions * rounds, text)
 
 

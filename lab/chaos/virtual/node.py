@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Ended, MessageId
 from dicast.app.ledger.troubles import StopStore, Troubles
+from dicast.app.pipeline.batches import BatchRoad, Desk
 from dicast.app.pipeline.call import ProviderCaller
 from dicast.app.pipeline.housekeeping import (
     Beat,
@@ -46,6 +48,7 @@ from dicast.app.pipeline.start import Preparation, Starter
 from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.providers.base import Provider
+from dicast.app.providers.batches import BatchApi
 from dicast.app.submission.rendering import AsyncRenderer
 from dicast.config.pools import UnknownPool
 from dicast.workers.admission.concurrency import Suspension
@@ -57,11 +60,20 @@ from dicast.workers.nodes.registry import Node as Facts
 from dicast.workers.nodes.registry import Registry
 from dicast.workers.store.connection import AsyncStoreClient, connect_batching, raise_when_closed
 from dicast.workers.store.scripts import Epoch
+from lab.chaos.virtual.account import batch_api
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.budgets import budgets_in
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.messages import SimMessages
-from lab.chaos.virtual.parts import Silent, SimGatherer, SimMetrics, SimSecret, SimSpool, SimTerms
+from lab.chaos.virtual.parts import (
+    Silent,
+    SimBatchStore,
+    SimGatherer,
+    SimMetrics,
+    SimSecret,
+    SimSpool,
+    SimTerms,
+)
 from lab.chaos.virtual.provider import CALL_TIMEOUT_S, VirtualProvider
 from lab.chaos.virtual.wire import Direct, link_of
 from lab.chaos.virtual.world import WIRE_S, World
@@ -73,6 +85,8 @@ ANNOUNCE_EVERY_S = 1.0
 PULL_EVERY_S = 0.25
 IDLE_EVERY_S = 1.0
 HOUSEKEEPING_EVERY_S = 1.0
+SKEW_S = 120.0
+"""How far a node's own clock may be from the provider's."""
 EXPECTED = (RedisError, OSError)
 """What a task may fail with while the store is away: its message is acknowledged, the sweeper finds what is left."""
 
@@ -114,18 +128,20 @@ class VirtualNode:
         client = self._linked(connect_batching("redis://store"))
         self.ledger = Ledger(
             client, world.keys, name, claim_ms=int((CALL_TIMEOUT_S + CLAIM_GRACE_S) * 1000), calls_max=CALLS_MAX,
-            budgets=partial(budgets_in, world),
+            intervals=world.intervals, budgets=partial(budgets_in, world),
         )  # fmt: skip
         self.spool = SimSpool(world.folder / "spool", name, lambda: self.disk_full)
         stops = StopStore(client, world.keys)
         asking = FailFast(stops, self, fail_fast=20, recheck_s=5.0)
-        deployments = Deployments(PoolHealthReader(client, world.keys), self.ledger, self, stops, SimMetrics())
+        health = PoolHealthReader(client, world.keys)
+        deployments = Deployments(health, self.ledger, self, stops, SimMetrics())
         self.messages: Any = SimMessages(world, deployments, shape.pools)
         self._providers = {
             pool: VirtualProvider(world, self, pool, structured=pool not in shape.unstructured) for pool in shape.pools
         }
-        outages, suspension, results = Outages(client, world.keys), Suspension(), str(world.folder / "results")
-        recorder, dead_nodes = Recorder(self.ledger, self.spool, suspension), DeadNodes(self.ledger, self)
+        outages, results = Outages(client, world.keys), str(world.folder / "results")
+        self.node, self.observer, self.suspension, self.asking, self.leased = name, Silent(), Suspension(), 0, 0
+        recorder, dead_nodes = Recorder(self.ledger, self.spool, self.suspension), DeadNodes(self.ledger, self)
         policy = RetryPolicy(initial_s=0.5, max_s=4, max_attempts=shape.attempts, requeue_budget=20)
         settler = Outcomes(self.ledger, recorder, policy, asking, outages, self)
         asker = ProviderCaller(self, SimSecret(), StoredImages(""), AsyncRenderer())
@@ -138,30 +154,49 @@ class VirtualNode:
         self.gatherer.differs = lambda ref: world.fail(f"one outcome: page {ref} was written twice, differently")  # type: ignore[method-assign]
         unserved = MissingPools(troubles, self.judge, self.messages, shape.pools)
         planner = Planner(self.ledger, self, stops, Lookahead(2.0, shape.page_max), results)
-        self.lanes = Lanes(self.ledger, planner, self.messages, unserved, self.faults)
+        batch_store, self.batches = self._batch_road(
+            client, Desk(self.ledger, self.jobs, self.judge, asker, settler, self.messages, stops, health)
+        )
+        self.lanes = Lanes(self.ledger, planner, self.messages, unserved, self.faults, self.batches)
         recovery = Recovery(self.ledger, self.messages, recorder, self.gatherer, self.judge, self.epoch)
         terms = SimTerms(self, SimpleNamespace(unit_deadline=0.0, max_pool_down=3600.0))  # type: ignore[arg-type]
-        preparation = Preparation(self.ledger, submitted, results)
-        self.starter = Starter(self.ledger, preparation, terms, recovery, self.lanes, self.gatherer)
+        self.starter = Starter(
+            self.ledger, Preparation(self.ledger, submitted, results), terms, recovery, self.lanes, self.gatherer
+        )
         adoption = Adoption(self.spool, recorder, self.messages, SimMetrics())
         time_limits = TimeLimits(self.ledger, asking, self.judge, self.messages, outages, self)
         still_pages = StalledPages(self.ledger, self.messages, self.jobs, unserved)
         unattended = UnattendedJobs(
-            self.ledger, self.messages, self.lanes, CancelledUnits(self.ledger, self.judge, self.messages)
+            self.ledger, self.messages, self.lanes, CancelledUnits(self.ledger, self.judge, self.messages), batch_store
         )
         sweeper = Sweeper(self.ledger, still_pages, unattended, time_limits, self.gatherer, self.faults)
+        due = DueMessages(self.ledger, self.messages, self.jobs, unserved, self.faults, batch_store)
         beat = Beat(self.ledger, adoption, dead_nodes, sweeper, self)
-        due = DueMessages(self.ledger, self.messages, self.jobs, unserved, self.faults)
         self.housekeeper = Housekeeper(due, adoption, recovery, unserved, beat, HOUSEKEEPING_EVERY_S)
         # What the gate wants of its host.
         self.config = self
-        self.node, self.observer, self.asking, self.leased = name, Silent(), 0, 0
-        self.suspension = suspension
         self.width = SimpleNamespace(width=SLOTS, record=lambda _: None)
         self.store = LeaseStore(self._linked(connect_batching("redis://store")), world.keys, self.epoch)
         self.gates = {pool: Gate(self, pool) for pool in shape.pools}  # type: ignore[arg-type]
         self._leases = 0
         self.begin()
+
+    def _batch_road(self, client: AsyncStoreClient, desk: Desk) -> tuple[SimBatchStore | None, BatchRoad | None]:
+        """What sends units by batches, where the world has pools that take them."""
+        world = self.world
+        if not world.accounts:
+            return None, None
+        store = SimBatchStore(client, world.keys, self.name, world.intervals)
+        store.world = world
+        served = set(self.shape.pools)
+        self._batch_apis = {
+            pool: batch_api(account, world, self, structured=pool not in self.shape.unstructured)
+            for pool, account in world.accounts.items()
+        }
+        road = BatchRoad(store, desk, self, served, self.suspension)
+        skew_s = random.Random(f"clock {world.seed} {self.name}").uniform(-SKEW_S, SKEW_S)
+        road.now = lambda: world.starts_s + world.now + skew_s  # type: ignore[method-assign]
+        return store, road
 
     def _linked(self, client: AsyncStoreClient) -> AsyncStoreClient:
         """The product's own client, over the world's wire."""
@@ -174,6 +209,8 @@ class VirtualNode:
         asyncio._set_running_loop(self.loop)
         try:
             tasks = [self._beacon(), self.housekeeper.run(), self._consume(), *(g.run() for g in self.gates.values())]
+            if self.batches is not None:
+                tasks.append(self.batches.run())
             self.tasks = [self.loop.create_task(task) for task in tasks]
         finally:
             asyncio._set_running_loop(None)
@@ -370,6 +407,9 @@ class VirtualNode:
             return self._providers[pool]
         except KeyError:
             raise UnknownPool(f"no pool {pool!r}") from None
+
+    def batch_api(self, pool: str) -> BatchApi:
+        return self._batch_apis[pool]
 
     def model(self, deployment: Any) -> str:
         return "m" if deployment.pool in self.shape.pools else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dicast.app.domain.report import Report
+from dicast.app.ledger.batches import BatchRecord, BatchStore
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import JobRecord
 from dicast.app.pipeline.gather import Gatherer
@@ -15,6 +16,7 @@ from dicast.app.pipeline.record import Spool
 from dicast.app.pipeline.start import Terms
 from dicast.app.reports.stored_items import write_items
 from lab.chaos.virtual.jobs import SECRET
+from lab.chaos.virtual.world import World
 
 NO_SPACE = 28
 
@@ -80,6 +82,16 @@ class SimGatherer(Gatherer):
             items = await self._ledger.items(job.id, range(count))
             write_items(self._results_dir, job.id, job.incarnation, [items])
         return True
+
+
+class SimBatchStore(BatchStore):
+    """The product's; the world is told what is sent again."""
+
+    world: World
+
+    async def resend(self, batch: BatchRecord) -> BatchRecord:
+        self.world.sent_again[batch.lane.job] += batch.requests
+        return await super().resend(batch)
 
 
 class SimTerms(Terms):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from dicast.app.domain.opinion import FailureKind, Usage
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated import nonce_of
 from lab.chaos.virtual.wire import VirtualHost
-from lab.chaos.virtual.world import VirtualCall, VirtualPlace, World
+from lab.chaos.virtual.world import Answers, VirtualCall, VirtualPlace, World
 
 CALL_TIMEOUT_S = 20.0
 
@@ -29,16 +30,9 @@ class VirtualProvider:
     async def complete(self, request: ChatRequest) -> ChatReply:
         world = self._world
         call, chance = world.call(self._host.name, self._pool, f"{request.system} {request.user}")
-        fate, odds = chance.random(), world.odds.answers
+        ending = ending_of(call, chance, world.odds.answers)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        ending = "good"
-        for kind in ("refuse", "spoil", "part", "hang"):
-            if 0 <= fate < getattr(odds, kind):
-                ending = {"refuse": "refused", "spoil": "spoilt", "part": "part", "hang": "hung"}[kind]
-            fate -= getattr(odds, kind)
-        if ending == "part" and len(call.places) < 2:
-            ending = "good"
-        usage = Usage(input_tokens=chance.randint(50, 999), output_tokens=chance.randint(5, 99))
+        usage = usage_of(chance)
 
         def end() -> None:
             if call.number in world.open:
@@ -56,7 +50,7 @@ class VirtualProvider:
             world.hang_up(call, "hung" if ending == "hung" else "cut")
         if ending == "refused":
             raise ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=1.0)
-        return ChatReply(_answer(call, ending, request), "m", usage, structured=self.structured_output)
+        return ChatReply(answer_text(call, ending, request), "m", usage, structured=self.structured_output)
 
     async def close(self) -> None: ...
 
@@ -78,7 +72,23 @@ def _answered(future: asyncio.Future[Any]) -> None:
         future.set_result(None)
 
 
-def _answer(call: VirtualCall, ending: str, request: ChatRequest) -> str:
+def ending_of(call: VirtualCall, chance: random.Random, odds: Answers) -> str:
+    """How the provider ends a call: good, refused, spoilt, in part, or hung."""
+    fate, ending = chance.random(), "good"
+    for kind in ("refuse", "spoil", "part", "hang"):
+        if 0 <= fate < getattr(odds, kind):
+            ending = {"refuse": "refused", "spoil": "spoilt", "part": "part", "hang": "hung"}[kind]
+        fate -= getattr(odds, kind)
+    return "good" if ending == "part" and len(call.places) < 2 else ending
+
+
+def usage_of(chance: random.Random) -> Usage:
+    """What an answer takes."""
+    return Usage(input_tokens=chance.randint(50, 999), output_tokens=chance.randint(5, 99))
+
+
+def answer_text(call: VirtualCall, ending: str, request: ChatRequest) -> str:
+    """What the provider answers to a request, unless it refuses it."""
     if ending == "spoilt":
         return "{"
     opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": score_of(call.places[0])}

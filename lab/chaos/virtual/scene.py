@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+import dicast.app.ledger.batches
 import dicast.app.ledger.client
 import dicast.app.reports.finishing
 from dicast.app.ledger.client import LedgerClient
@@ -59,6 +60,7 @@ class Scene:
         random.seed(seed)  # the product's own jitter
         numbers = itertools.count(1)
         dicast.app.ledger.client.new_incarnation = lambda: f"{next(numbers):06}"
+        dicast.app.ledger.batches.new_name = lambda: f"{next(numbers):012}"
         # Another process would take a second of this machine's time: longer than all the rest of a world.
         dicast.app.reports.finishing._in_own_process = lambda folder: "nothing is computed in virtual time"
         folder = tempfile.mkdtemp(prefix="dicast-virtual-", dir=MEMORY if MEMORY.is_dir() else None)
@@ -185,6 +187,8 @@ class Scene:
             "open": world.client.hgetall(k.open),
             "assigned": world.client.hgetall(k.assigned),
             "pages": world.client.keys(k.at("job") + ":*:page*"),
+            "batches": [*world.client.zrange(ledger.batches, 0, -1), *world.client.keys(ledger.batch("@*"))],
+            "at the provider": [batch.id for batch in books.own_batches(world) if not batch.is_over],
             "outbox": world.client.smembers(ledger.outbox),
             "unfinished": world.client.zrange(ledger.unfinished, 0, -1),
             "job limits": world.client.hgetall(k.job_limits),
@@ -198,6 +202,8 @@ class Scene:
 
     def judge(self) -> None:
         world = self.world
+        for found in books.check_batches(world):
+            world.fail(found)
         for job in world.jobs.values():
             for found in books.check(world, job, self.allowed[job.id]):
                 world.fail(f"{found} (job {job.id})" if len(world.jobs) > 1 else found)

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dicast.app.domain.cost import MoneyBudget
 from dicast.app.domain.opinion import Usage
+from dicast.app.domain.plan import STANDARD
 from dicast.app.ledger.keys import LedgerKeys, PageRef
 from dicast.app.providers.simulated import nonce_of
 from dicast.workers.store.connection import StoreClient
 from dicast.workers.store.keys import Keys
 from lab.chaos.virtual.broker import Message, MessageOdds, VirtualBroker
-from lab.chaos.virtual.fates import LOSSES, WELL, Fate, StoreOdds
+from lab.chaos.virtual.fates import LOSSES, WELL, BatchOdds, Fate, StoreOdds
 from lab.chaos.virtual.loop import NodeLoop
 from lab.chaos.virtual.server import Command, Server
 
 if TYPE_CHECKING:
+    from lab.chaos.virtual.account import AccountBatch, BatchAccount
     from lab.chaos.virtual.jobs import SimJob
     from lab.chaos.virtual.wire import VirtualHost
 
@@ -64,6 +66,8 @@ class VirtualCall:
     """Its node died, or was taken for dead, while it had the call's message in hand."""
     heard: frozenset[int] = frozenset()
     """The calls whose opinions a panel's chief was told of."""
+    batch: AccountBatch | None = None
+    """The batch of which it is a request; None for a call of its own."""
 
     @property
     def told(self) -> list[VirtualPlace]:
@@ -88,10 +92,11 @@ class Odds:
     store: StoreOdds = StoreOdds()
     messages: MessageOdds = MessageOdds()
     answers: Answers = Answers()
+    batches: BatchOdds = BatchOdds()
 
     def told(self) -> list[str]:
         """What is not as it should be, by name."""
-        kinds = [asdict(kind) for kind in (self.store, self.messages, self.answers)]
+        kinds = [asdict(kind) for kind in (self.store, self.messages, self.answers, self.batches)]
         return [f"{name} {value:g}" for kind in kinds for name, value in kind.items() if value]
 
 
@@ -135,6 +140,11 @@ class World:
         self.trace: deque[str] = deque(maxlen=4000)
         self._look_at = 0.0
         self.nodes: dict[str, Any] = {}
+        self.intervals = STANDARD
+        self.accounts: dict[str, BatchAccount] = {}
+        """Those pools that have a batch API."""
+        self.sent_again: Counter[str] = Counter()
+        """By job, how many requests of batches were sent again whose creation nobody had confirmed, at most."""
 
     # ------------------------------------------------------------------ odds
     @property
@@ -267,6 +277,22 @@ class World:
     def call(self, node: str, pool: str, texts: str) -> tuple[VirtualCall, random.Random]:
         """A call begins; it is open until `hang_up`, whatever becomes of its caller. What the provider makes of it
         depends on what it is asked and how often it was asked that, on nothing else: its chance comes with it."""
+        call, chance = self._called(node, pool, texts)
+        self.open[call.number] = call
+        self.most_open = max(self.most_open, len(self.open))
+        if len(self.open) > self.limit:
+            self.fail(f"the limit: {len(self.open)} calls open, {self.limit} allowed")
+        self.tell(f"{node} calls {call.places}, {len(self.open)} open")
+        return call, chance
+
+    def call_in_batch(self, pool: str, texts: str, batch: AccountBatch) -> tuple[VirtualCall, random.Random]:
+        """A request of a batch is called, as a call of its own would be. It meets no limit of calls."""
+        call, chance = self._called("", pool, texts)
+        call.batch = batch
+        self.tell(f"{batch.id} calls {call.places}")
+        return call, chance
+
+    def _called(self, node: str, pool: str, texts: str) -> tuple[VirtualCall, random.Random]:
         found: dict[str, list[str]] = defaultdict(list)
         for kind, name in PLACE.findall(texts):
             found[kind].append(name)
@@ -278,11 +304,6 @@ class World:
         call = VirtualCall(len(self.calls), places, node, pool, self.now)
         call.heard = frozenset(map(int, HEARD.findall(texts)))
         self.calls.append(call)
-        self.open[call.number] = call
-        self.most_open = max(self.most_open, len(self.open))
-        if len(self.open) > self.limit:
-            self.fail(f"the limit: {len(self.open)} calls open, {self.limit} allowed")
-        self.tell(f"{node} calls {places}, {len(self.open)} open")
         return call, random.Random(f"{self.seed} {places} {asked}")
 
     def hang_up(self, call: VirtualCall, ending: str) -> None:
