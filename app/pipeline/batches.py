@@ -10,7 +10,8 @@ What may happen between two steps, and what follows:
 * It may have been sent (`sealed`, with `sending_at`): the provider is asked for a batch with its identity. One that is
   there is adopted. Where none is listed, it is looked for again, for `Intervals.batch_listed_ms`; then it is taken for
   never created and sent again under the next identity, and its calls are counted as possibly paid twice. Should the
-  first one turn up after all, it is cancelled.
+  first one turn up after all, it is cancelled. Where a cap, a budget or `spend: at_most_once` forbids that, its calls
+  are settled as calls without an answer instead.
 * It was sent: whoever comes next asks the provider how it is.
 * Its results are being settled: whoever comes next begins again, with the units that the batch still has.
 
@@ -77,6 +78,7 @@ FULL = 0.95
 WRAPPING_BYTES = 200
 """What an API's wrapping adds to a request, at most."""
 BYTES_PER_TOKEN = 4
+NEVER_CONFIRMED = "its creation was never confirmed"
 AGAIN_MS = 5000
 """When something is tried again that could not be done now."""
 QUEUE_FULL_S = 60.0
@@ -438,9 +440,13 @@ class BatchRoad:
                 guessed = listed_batch.identity != batch.identity
                 await self._confirm(batch, job, api, listed_batch, guessed=guessed)
                 return
-            batch = await self._after_doubt(batch)
-            if batch.sending_at:  # looked for again later
+            if await self._is_in_doubt(batch):
                 return
+            if job.is_capped or job.spec.spend == "at_most_once":
+                await self._write_off(batch, job)
+                return
+            logger.warning("batch %s was not confirmed and is not listed: it is sent again", batch.name)
+            batch = await self._store.resend(batch)
         if batch.cancelled or not await self._runs(batch.lane):
             await self._give_up(batch, job, 0.0, "cancelled before it was sent")
             return
@@ -477,15 +483,25 @@ class BatchRoad:
         others = {other.provider_id for other in await self._store.all() if other.name != batch.name}
         return (others | set(batch.others)) - {""}
 
-    async def _after_doubt(self, batch: BatchRecord) -> BatchRecord:
-        """Return a batch that the provider does not list, ready to be sent again once that is sure enough."""
+    async def _is_in_doubt(self, batch: BatchRecord) -> bool:
+        """Whether a batch that the provider does not list may still turn up there. It is looked for again
+        later then."""
         doubted_at = batch.doubted_at or self.now()
-        if self.now() < doubted_at + self._intervals.batch_listed_ms / 1000:
-            note = "its creation was not confirmed; it is looked for in the provider's list"
-            await self._store.rest(batch, AGAIN_MS, doubted_at=doubted_at, note=note)
-            return batch
-        logger.warning("batch %s was not confirmed and is not listed: it is sent again", batch.name)
-        return await self._store.resend(batch)
+        if self.now() >= doubted_at + self._intervals.batch_listed_ms / 1000:
+            return False
+        note = "its creation was not confirmed; it is looked for in the provider's list"
+        await self._store.rest(batch, AGAIN_MS, doubted_at=doubted_at, note=note)
+        return True
+
+    async def _write_off(self, batch: BatchRecord, job: JobRecord) -> None:
+        """Settle the calls of a batch that the provider does not list as calls without an answer, of a job that must
+        not pay for more than it knows of: what each may have cost stays reserved, or no second one is made."""
+        logger.warning("batch %s was not confirmed and is not listed: its calls count as made", batch.name)
+        live = await self._store.live_members(batch, job.lanes[batch.lane.lane])
+        messages = [(ref, token) for ref, tokens in live.items() for token in tokens]
+        await self._settle_missing(batch, job, messages, 0.0, None, free=False)
+        await self._store.drop(batch, _summary(batch, self.now(), NEVER_CONFIRMED))
+        await self._store.schedule(batch.lane, self._intervals.batch_forms_ms)
 
     async def _not_created(self, batch: BatchRecord, job: JobRecord, failure: ProviderFailure) -> None:
         """Decide what follows when the provider did not confirm a batch."""

@@ -10,7 +10,7 @@ import pytest
 from dicast.app.ledger.keys import LedgerKeys
 from lab.chaos.virtual.batch import server
 from lab.chaos.virtual.repeats import SMALL, SmallScene, every_loss
-from lab.chaos.virtual.seeds import Seed
+from lab.chaos.virtual.seeds import BatchSeed, Seed
 from lab.chaos.virtual.stories import STORIES
 
 pytestmark = pytest.mark.timeout(600)  # they compute for as long as they last
@@ -35,6 +35,7 @@ def what_killed_nodes_leave_behind():
 def what_worlds_set(monkeypatch):
     """The product's chance is seeded for each world, its names are the world's, and no process computes statistics."""
     monkeypatch.setattr("dicast.app.ledger.client.new_incarnation", None)
+    monkeypatch.setattr("dicast.app.ledger.batches.new_name", None)
     monkeypatch.setattr("dicast.app.reports.finishing._in_own_process", None)
     state = random.getstate()
     yield
@@ -46,6 +47,14 @@ def test_every_invariant_holds_whatever_the_world_does(client, seeds):
     for seed in seeds:
         verdict = Seed(client, seed).run()
         replay = f"python -m lab.chaos.virtual --first {seed} --seeds 1 --trace"
+        assert not verdict.violations, f"{replay}: {verdict.violations}"
+
+
+@pytest.mark.parametrize("seeds", [range(0, 6), range(6, 12)], ids=lambda seeds: f"{seeds[0]}-")
+def test_every_invariant_holds_where_units_go_by_batches(client, seeds):
+    for seed in seeds:
+        verdict = BatchSeed(client, seed).run()
+        replay = f"python -m lab.chaos.virtual --batches --first {seed} --seeds 1 --trace"
         assert not verdict.violations, f"{replay}: {verdict.violations}"
 
 

@@ -139,6 +139,36 @@ async def test_what_is_listed_too_late_is_cancelled(bench: Any, desk: Any, shelf
     assert sorted(shelf.paid.values()) == [1] * UNITS
 
 
+@pytest.mark.parametrize(
+    ("spends", "ends"),
+    [({"max_calls": UNITS}, "capped"), ({"spend": "at_most_once"}, "outcome_unknown")],
+    ids=["cap", "at most once"],
+)
+async def test_what_may_be_paid_for_once_is_not_sent_again(
+    bench: Any, desk: Any, shelf: Shelf, spends: dict[str, Any], ends: str
+) -> None:
+    """A batch that was created, and is not listed in time, may be charged: a second one would pass the cap."""
+    ref, clock = await opened(bench, a_job(items=UNITS, dimensions=1, **spends)), Clock()
+    if "max_calls" in spends:
+        bench.redis.hset(bench.one.keys.job("j"), "max_calls", UNITS)
+    road = Road(bench, desk(Scripted()), shelf, clock)
+    await wanted(road, ref)
+    await road.look()
+    shelf.kill, shelf.listed = "after create", False
+    with pytest.raises(Killed):
+        await road.look()
+    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    await road.look()
+    clock.at += 200
+    await road.until_idle()
+    counters = bench.client.status("j").counters
+    assert (counters["failed"], counters["calls"], counters["calls_without_answer"]) == (UNITS, UNITS, UNITS)
+    assert list(shelf.batches) == ["batch_0"] and await road.store.all() == []
+    written = bench.redis.hgetall(bench.one.keys.page(ref))
+    kinds = {orjson.loads(text[text.index("{") :])["error"]["kind"] for name, text in written.items() if name.startswith("r:")}
+    assert kinds == {ends}
+
+
 async def test_failures_come_again_in_a_later_batch(bench: Any, desk: Any, shelf: Shelf) -> None:
     ref = await opened(bench)
     road = Road(bench, desk(Scripted()), shelf, Clock())

@@ -252,6 +252,7 @@ def _told(
         # A caller that woke late may have taken for a timeout what the provider had answered.
         late = excused["calls"] if name in ("retries", "timeouts", "calls_without_answer") else 0
         late += unmade if name in ("retries", "requeues") else 0
+        late += world.written_off[job.id] if name in ("calls", "retries", "calls_without_answer") else 0
         if not count - excused[name] <= found[name] <= count + late:
             unsure = f", {excused[name]} of them excused" if excused[name] else ""
             yield f"counts: {name} is {found[name]}, the provider has {count}{unsure}"
@@ -274,7 +275,7 @@ def _told(
         if int(record.get(counter, 0)) > (len(world.calls) + silent if unsure else 0):
             yield f"counts: {counter} is {record[counter]}, and no process died"
     if not allowed.again:
-        again = world.sent_again[job.id]
+        again = world.sent_again[job.id] + world.written_off[job.id]
         yield from _doubles(calls, int(record.get("possible_double_charges", 0)), silent, again, once=once)
     for place in {place for call in calls for place in call.places}:
         paid = sum(call.ending == "good" and place in call.places for call in calls)
@@ -395,9 +396,10 @@ def check_batches(world: World) -> Iterator[str]:
         if batch.id in over or batch.status == "failed":
             continue
         jobs = {world.texts[call.places[0].text].id for call in batch.calls}
-        if batch.cancelled_at is None and not any(world.sent_again.values()):
+        again = world.sent_again + world.written_off
+        if batch.cancelled_at is None and not again:
             yield f"orphans: {batch.id} ({batch.identity}) is known to nobody, {len(batch.calls)} calls are charged"
-        if without := [job for job in jobs if not world.sent_again[job]]:
+        if without := [job for job in jobs if not again[job]]:
             yield f"orphans: {batch.id} ({batch.identity}) was not settled, and nothing of job {without[0]} sent again"
         for call in batch.calls:
             call.ending, call.excused = FORGOTTEN, True

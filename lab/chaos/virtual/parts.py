@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dicast.app.domain.report import Report
 from dicast.app.ledger.batches import BatchRecord, BatchStore
 from dicast.app.ledger.keys import PageRef
-from dicast.app.ledger.records import JobRecord
+from dicast.app.ledger.records import JobRecord, MessageId
+from dicast.app.pipeline.batches import NEVER_CONFIRMED
 from dicast.app.pipeline.gather import Gatherer
 from dicast.app.pipeline.record import Spool
 from dicast.app.pipeline.start import Terms
@@ -88,6 +89,15 @@ class SimBatchStore(BatchStore):
     """The product's; the world is told what is sent again."""
 
     world: World
+
+    async def add_members(self, batch: BatchRecord, page: int, tokens: Sequence[MessageId]) -> None:
+        self.world.members[batch.name] |= {(batch.lane.job, batch.lane.lane, str(token)) for token in tokens}
+        await super().add_members(batch, page, tokens)
+
+    async def drop(self, batch: BatchRecord, summary: Mapping[str, Any] | None = None) -> None:
+        if summary is not None and summary["end"] == NEVER_CONFIRMED:
+            self.world.write_off(batch.name)
+        await super().drop(batch, summary)
 
     async def resend(self, batch: BatchRecord) -> BatchRecord:
         self.world.sent_again[batch.lane.job] += batch.requests

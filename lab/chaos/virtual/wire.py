@@ -71,7 +71,7 @@ class Line:
         fate = world.fate(self._host, parcel)
         if fate.refused_s:
             self._link.refused_until = world.now + fate.refused_s
-        replies = self._obey(parcel if fate.applied is None else parcel[: fate.applied])
+        replies = self._obey(parcel if fate.applied is None else _in_whole(parcel[: fate.applied]))
         if fate.answered:
             world.later(world.wire_s(), lambda: self._deliver(lambda: self._reader.feed_data(replies)))
         else:
@@ -92,6 +92,14 @@ class Line:
 
     def _deliver(self, act: Callable[[], object]) -> None:
         self._host.soon(act)
+
+
+def _in_whole(commands: list[Command]) -> list[Command]:
+    """What a server obeys of commands whose connection breaks after them: of a transaction that was not ended
+    nothing."""
+    words = [command[0].upper() for command in commands]
+    open_since = max((n for n, word in enumerate(words) if word == b"MULTI"), default=None)
+    return commands if open_since is None or b"EXEC" in words[open_since:] else commands[:open_since]
 
 
 class VirtualLink(AbstractConnection):

@@ -145,6 +145,10 @@ class World:
         """Those pools that have a batch API."""
         self.sent_again: Counter[str] = Counter()
         """By job, how many requests of batches were sent again whose creation nobody had confirmed, at most."""
+        self.written_off: Counter[str] = Counter()
+        """By job, how many of them were taken for calls without an answer instead."""
+        self.members: dict[str, set[tuple[str, int, str]]] = defaultdict(set)
+        """By batch, whose messages it has claimed, or was about to: job, lane and token."""
 
     # ------------------------------------------------------------------ odds
     @property
@@ -305,6 +309,12 @@ class World:
         call.heard = frozenset(map(int, HEARD.findall(texts)))
         self.calls.append(call)
         return call, random.Random(f"{self.seed} {places} {asked}")
+
+    def write_off(self, batch: str) -> None:
+        """The calls of a batch that the provider does not list are taken for calls without an answer, once."""
+        for job_id, lane, token in self.members.pop(batch, ()):
+            self.written_off[job_id] += 1
+            self.excused.update(self.jobs[job_id].places(lane, token))
 
     def hang_up(self, call: VirtualCall, ending: str) -> None:
         """The call is over; how it ended first is how it ended."""
