@@ -151,7 +151,7 @@ class _Batches(ABC):
     ) -> BatchStatus | None: ...
 
     async def results(self, batch: BatchStatus, identity: str) -> AsyncGenerator[BatchResult, None]:
-        ids, garbage, duplicates = set[str](), 0, 0
+        ids, garbage, duplicates, answers = set[str](), 0, 0, 0
         prefix = identity + SEPARATOR
         for source in batch.sources:
             async with contextlib.aclosing(self._lines(source)) as lines:
@@ -169,8 +169,9 @@ class _Batches(ABC):
                         duplicates += 1
                     else:
                         ids.add(parsed.custom_id)
+                        answers += parsed.response is not None and parsed.response.is_success
                         yield BatchResult(parsed.custom_id.removeprefix(prefix), parsed.fate, line)
-        missing = max(0, self._result_count(batch) - len(ids))
+        missing = max(0, self._missing(batch, len(ids), answers))
         if garbage or duplicates or missing:
             raise DamagedResults(cut=False, garbage=garbage, duplicates=duplicates, missing=missing)
 
@@ -213,9 +214,9 @@ class _Batches(ABC):
     def _source(self, source: str) -> str:
         """Return the path at which a batch's results are."""
 
-    @abstractmethod
-    def _result_count(self, batch: BatchStatus) -> int:
-        """Return how many results a batch that is over must have."""
+    def _missing(self, batch: BatchStatus, results: int, answers: int) -> int:
+        """Return how many results a batch that is over lacks, of which so many came, `answers` of them of success."""
+        return batch.counts.total - results
 
     # ------------------------------------------------------------------ common parts
     async def _write(self, file: IO[bytes], requests: AsyncIterable[BatchRequest], identity: str) -> None:
@@ -398,13 +399,13 @@ class OpenAIBatches(_Batches):
     def _source(self, source: str) -> str:
         return f"/files/{_checked(source)}/content"
 
-    def _result_count(self, batch: BatchStatus) -> int:
-        """Return how many results there must be. Requests of a cancelled batch that were not made may have none."""
+    def _missing(self, batch: BatchStatus, results: int, answers: int) -> int:
+        """See `_Batches`. Of a cancelled batch only what is billed has a result for certain."""
         if batch.state is BatchState.FAILED:
             return 0
         if batch.state is BatchState.CANCELLED:
-            return batch.counts.succeeded + batch.counts.errored
-        return batch.counts.total
+            return batch.counts.succeeded - answers
+        return super()._missing(batch, results, answers)
 
 
 class AnthropicBatches(_Batches):
@@ -491,9 +492,6 @@ class AnthropicBatches(_Batches):
 
     def _source(self, source: str) -> str:
         return f"{self.batches_path}/{_checked(source)}/results"
-
-    def _result_count(self, batch: BatchStatus) -> int:
-        return batch.counts.total
 
 
 async def lines_of(pieces: AsyncIterator[bytes], most: int) -> AsyncGenerator[bytes | None, None]:

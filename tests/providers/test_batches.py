@@ -12,6 +12,7 @@ import pytest
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.batches import (
     BatchApi,
+    BatchCounts,
     BatchRequest,
     BatchResult,
     BatchState,
@@ -409,6 +410,29 @@ async def test_sound_results_come_before_the_complaint(dialect, fault, garbage, 
         sim.control({"faults": {}})
         names, damage = await _through(api, batch)
         assert (set(names), damage) == (asked.keys(), None)
+
+
+async def test_an_answer_of_a_cancelled_batch_is_missed_where_others_have_none(api_at, monkeypatch):
+    """What was made is billed; a file that is not whole yet must not make it look as if it had not been."""
+    api = api_at("openai", "http://127.0.0.1:1/v1")
+    counts = BatchCounts(total=2, succeeded=1)
+    batch = BatchStatus("batch_1", BatchState.CANCELLED, 0.0, IDENTITY, counts, sources=("output", "errors"))
+    error = {"code": "batch_cancelled", "message": "not made"}
+    unmade = {"custom_id": f"{IDENTITY}_b", "response": None, "error": error}
+    answered = {"custom_id": f"{IDENTITY}_a", "response": {"status_code": 200, "body": {}}, "error": None}
+    files = {"output": [], "errors": [unmade]}
+
+    async def lines(source):
+        for line in files[source]:
+            yield json.dumps(line).encode() + b"\n"
+
+    monkeypatch.setattr(api, "_lines", lines)
+    names, damage = await _through(api, batch)
+    assert damage is not None
+    assert (names, damage.missing) == (["b"], 1)
+    files["output"] = [answered]
+    names, damage = await _through(api, batch)
+    assert (names, damage) == (["a", "b"], None)
 
 
 async def test_results_that_broke_off_are_fetched_again(dialect, api_at):
