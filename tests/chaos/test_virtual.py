@@ -50,7 +50,7 @@ def test_every_invariant_holds_whatever_the_world_does(client, seeds):
         assert not verdict.violations, f"{replay}: {verdict.violations}"
 
 
-@pytest.mark.parametrize("seeds", [range(0, 6), range(6, 12)], ids=lambda seeds: f"{seeds[0]}-")
+@pytest.mark.parametrize("seeds", [range(6), range(6, 12)], ids=lambda seeds: f"{seeds[0]}-")
 def test_every_invariant_holds_where_units_go_by_batches(client, seeds):
     for seed in seeds:
         verdict = BatchSeed(client, seed).run()
