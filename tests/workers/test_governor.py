@@ -264,6 +264,13 @@ async def test_a_wish_is_for_one_pool_and_can_be_taken_back(client):
     ]  # fmt: skip
 
 
+async def test_a_pool_is_known_by_its_own_name_whatever_characters_it_has(client):
+    decider, names = governor(client), ["p", "p:a.b", "p%3A"]
+    for _ in range(3):
+        await decider.tick_all(names)
+    assert await decider.store.pools() == sorted(names)
+
+
 async def test_wishes_set_at_once_are_all_kept(client):
     """Operators who change different overrides at the same instant; each reads before any other has written."""
     read = asyncio.Barrier(5)

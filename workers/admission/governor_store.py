@@ -14,7 +14,7 @@ from dicast.workers.policy.calls import Cost, Done, Event, Sent
 from dicast.workers.policy.headers import NO_READINGS, Readings
 from dicast.workers.policy.parameters import Parameters
 from dicast.workers.store.connection import AsyncStoreClient
-from dicast.workers.store.keys import Keys
+from dicast.workers.store.keys import Keys, decode
 from dicast.workers.store.scripts import script_text
 
 _HERE = Path(__file__).parent
@@ -170,7 +170,8 @@ class GovernorStore:
     async def pools(self) -> Sequence[str]:
         """Return the pools for which leases have been requested or decisions made."""
         prefix = self._keys.governor("")
-        return sorted([key.removeprefix(prefix) async for key in self._redis.scan_iter(match=_literal(prefix) + "*")])
+        found = self._redis.scan_iter(match=_literal(prefix) + "*")
+        return sorted([decode(key.removeprefix(prefix)) async for key in found])
 
 
 def read_parameters(text: str | None) -> Parameters | None:

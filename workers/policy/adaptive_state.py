@@ -287,6 +287,10 @@ LUCKY = 2.7
 """So many times what the quickest tenth of the first cohort took is the most that its median can be without a queue."""
 KNEE_GROWTH = 1.05
 """Growth of the knee per cohort whose calls did not queue; one call more is added."""
+LOW_KNEE_GROWTH = 0.08
+"""That call as a part of the knee at most: to a few calls, three cohorts would add more than a probe takes back."""
+USED_PART = 0.7
+"""A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
 KEPT, WAITED_ONLY = 0.8, 0.93
 """The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
@@ -566,21 +570,22 @@ class LatencyWatch:
 
     def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
         """Return the limit that follows from the latencies; None if it may stay."""
-        if event.open_before <= 0.7 * limit or limit <= 1.0 or len(self.answered_at) < LEAST_ANSWERS:
+        unused = event.open_before <= min(USED_PART * limit, int(limit) - 1.5)
+        if unused or len(self.answered_at) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
         if self.knee is None and self.medians < YOUNG_MEDIANS:
             tolerance = max(tolerance, CLEARLY_SLOWER)
-        if slower > (tolerance if self.knee is None else QUEUEING):
+        if limit > 1.0 and slower > (tolerance if self.knee is None else QUEUEING):
             return self._cut(limit, max(0.5, 1.2 / slower), event.at)
         if self.knee is None:
             return None
         self.probe_in -= 1
-        if self.probe_in <= 0:
+        if limit >= 2.0 and self.probe_in <= 0:
             return self._cut(limit, PROBED_PART, event.at)
         if not self.hot and limit >= 0.9 * self.knee:
-            self.knee = self.knee * KNEE_GROWTH + 1.0
+            self.knee = self.knee * KNEE_GROWTH + min(1.0, LOW_KNEE_GROWTH * self.knee)
         return None
 
     def _cut(self, limit: float, part: float, at: float) -> float:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 
 @lru_cache(maxsize=8192)
 def encode(part: str) -> str:
     """Encode one path element: different texts give different elements, none with a raw ':', '{', '}' or '%'."""
     return quote(part, safe="-._~")
+
+
+def decode(element: str) -> str:
+    """Return the text of an encoded path element."""
+    return unquote(element)
 
 
 @dataclass(frozen=True, slots=True)

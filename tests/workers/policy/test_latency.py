@@ -86,6 +86,21 @@ def test_a_base_that_was_measured_in_a_queue_is_measured_anew() -> None:
     assert watch.base < 2.0 and server.limit <= 10.0
 
 
+@pytest.mark.parametrize("knee", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("limit", [1.0, 2.0, 2.9, 3.5, 4.9, 5.75, 8.0])
+def test_a_low_knee_is_found_from_whatever_limit(knee: int, limit: float) -> None:
+    """A part of a small limit may be more than all calls but one."""
+    server = Server(watch := LatencyWatch(), knee=knee, limit=limit)
+    server.run(100.0)
+    watch.base, watch.knee = 1.0, limit
+    server.run(4000.0)
+    settled = []
+    for _ in range(200):
+        server.run(20.0)
+        settled.append(int(server.limit))
+    assert knee <= sorted(settled)[len(settled) // 2] <= 2 * knee + 2
+
+
 @pytest.mark.parametrize("burst_s", [0.5, 2.0, 4.0])
 def test_work_that_comes_in_bursts_leaves_the_knee(burst_s: float) -> None:
     """A throughput that is measured over a pause is too low: a probe then seems to have cost nothing, or too much."""

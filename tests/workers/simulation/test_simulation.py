@@ -50,6 +50,18 @@ def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit() -> 
     assert result.refused < 0.16
 
 
+@pytest.mark.parametrize(
+    "server", [{"knee": 6, "ceiling": 100}, {"knee": 0, "servers": 6, "queue": 1e9, "ceiling": 30}]
+)
+def test_a_server_for_a_few_calls_is_kept_busy(server: dict[str, float]) -> None:
+    """Under a limit of 5.8 a call is sent with four others open at most, which is not 0.7 of it."""
+    quick = {"cap": 0, "latency_median_s": 1.0, "latency_least_s": 0.2, "seconds": 1200.0}
+    scenario = CATALOGUE["knee"].but("few", "six calls at full speed", **quick | server)
+    result = judge(run(scenario, 1, "central"), run(scenario, 1, "oracle"))
+    assert result.utilisation > 0.93
+    assert result.latency < 2.0
+
+
 class Targeted(Central):
     """The policy with a latency target. `heard` has when each answer came, how long it took, and the limit then."""
 
