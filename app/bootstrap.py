@@ -212,7 +212,8 @@ def _leave_queues_to_others(**_: Any) -> None:
     left_pools = dict(app.unserved)
     if app.settings.roles and "queues" not in worker_options.given_options():
         roles = app.settings.roles
-        left_pools |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in roles}
+        own_pools = app.pools.with_models(roles)
+        left_pools |= {pool: "it is none of this worker's roles" for pool in app.pools.pools if pool not in own_pools}
         if CONTROL_ROLE not in roles:
             queues.deselect([app.names.qualify(name) for name in (CONTROL_QUEUE, BEAT_QUEUE)])
     for pool, why in left_pools.items():

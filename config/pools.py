@@ -11,7 +11,7 @@ import ipaddress
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -32,6 +32,7 @@ _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
 
 _POOL_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")  # dicast.app.domain.text.PoolName, without the empty name
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._:-]")
 _TOP_KEYS = ("default", "pools", "projects")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 
@@ -100,6 +101,14 @@ def _param_names(value: dict[str, str]) -> dict[str, str]:
         _only(re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]{0,63}(\.[A-Za-z_][A-Za-z0-9_]{0,63}){0,3})?", text))
         _only(text in RENAMED or text not in _OF_EACH_CALL)
     return value
+
+
+MODELS_MOST = 50
+
+
+def _models(value: list[str]) -> list[str]:
+    _only(len(value) <= MODELS_MOST and len(set(value)) == len(value))
+    return [_text(model) for model in value]
 
 
 TOP_LOGPROBS_MOST = 20
@@ -215,6 +224,9 @@ Names = Annotated[
     AfterValidator(_names),
     Field(description=f"a list of up to 50 names of parameters, without {', '.join(_OF_EACH_CALL)}"),
 ]
+Models = Annotated[
+    list[str], AfterValidator(_models), Field(description=f"a list of up to {MODELS_MOST} different names of models")
+]
 ParamNames = Annotated[
     dict[str, str],
     AfterValidator(_param_names),
@@ -281,6 +293,10 @@ class PoolSpec(BaseModel):
     open there. `api_key_env` None: no key is sent. `timeout_s` bounds each call as a whole; None: LLM_CALL_TIMEOUT
     does. `latency_target_s` is what the median latency of calls is kept below. `labels` are those that a node must have
     to take the pool's units.
+
+    Calls of the models in `limits_by_model` go by limits of their own: each of these models has a pool that is not in
+    the file, derived from this one, whose `account` this is. Key, address, prices, budgets and rights are the
+    account's. `account` is "" for the pools of the file.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -304,6 +320,7 @@ class PoolSpec(BaseModel):
     rpm: Requests = None
     tpm: Tokens = None
     latency_target_s: Seconds = None
+    limits_by_model: Models = []
     project_max: ByProject = {}
     api_version: MaybeText = None
     headers: Texts = {}
@@ -322,6 +339,12 @@ class PoolSpec(BaseModel):
     price: Prices = {}
     road: Literal["online", "batch", "flex", "auto"] = "online"
     budget: Annotated[BudgetTable, Field(validate_default=False)] = {}
+    account: str = ""
+
+    @property
+    def account_name(self) -> str:
+        """The name of the pool of the file: this one's, or that of its account."""
+        return self.account or self.name
 
     def price_table(self, model: str) -> Mapping[str, Any] | None:
         """Return what the file says of a model's price, None if it says nothing."""
@@ -346,8 +369,12 @@ class PoolSpec(BaseModel):
 
     @property
     def one_model(self) -> bool:
-        """Whether the pool's model answers, whichever is requested."""
-        return self.provider == "local"
+        """Whether the pool is for its own model alone."""
+        return self.provider == "local" or bool(self.account)
+
+    def pool_of_model(self, model: str) -> str:
+        """Return the name of the pool by whose limits calls of a model in `limits_by_model` go."""
+        return f"{self.name}:{_NOT_IN_NAMES.sub('-', model)}"
 
     def cut_to(self, most: int) -> str | None:
         """Return a message if the limit of all calls together is below this pool's own; None otherwise."""
@@ -368,8 +395,8 @@ class PoolWarning:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All pools of the file, by name, and the name that an empty pool name stands for. `flat`: the file has the older
-    format, with one pool."""
+    """All pools by name, and the name that an empty pool name stands for: those of the file, and those of single
+    models, which have limits of their own. `flat`: the file has the older format, with one pool."""
 
     default: str
     pools: Mapping[str, PoolSpec]
@@ -383,14 +410,25 @@ class Pools:
         except KeyError:
             raise UnknownPool(f"there is no pool {name!r}{alternatives(name, self.pools)}") from None
 
+    def limiting(self, name: str, model: str | None) -> PoolSpec:
+        """Return the pool by whose limits calls of a model go (None: the pool's own model). Raises `UnknownPool`."""
+        spec = self.get(name)
+        model = spec.model if model is None else model
+        return self.pools[spec.pool_of_model(model)] if model in spec.limits_by_model else spec
+
+    def with_models(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the names, and those of the pools of single models whose accounts are among them."""
+        given = frozenset(names)
+        return given | {spec.name for spec in self.pools.values() if spec.account in given}
+
     def budgets(self, project: str, pool: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
         """Yield the budgets that a project's calls to a pool must keep: whose they are, 'project' or 'pool', its name,
-        and amounts by period with their currency."""
+        and amounts by period with their currency. A model's pool has its account's."""
         of_project = self.projects.get(project) or self.projects.get("*")
         if of_project is not None:
             yield "project", project, of_project.budget
         if (spec := self.pools.get(pool)) is not None and spec.budget:
-            yield "pool", pool, spec.budget
+            yield "pool", spec.account_name, spec.budget
 
     def findings(self) -> list[PoolWarning]:
         """Return what an operator should know although nothing is wrong."""
@@ -399,7 +437,7 @@ class Pools:
                 spec.name, f"base_url {spec.base_url} is not encrypted: keys and texts cross the network in clear"
             )
             for spec in self.pools.values()
-            if spec.base_url is not None and _in_clear(spec.base_url)
+            if spec.base_url is not None and not spec.account and _in_clear(spec.base_url)
         ]
 
     @classmethod
@@ -443,6 +481,13 @@ class Pools:
         projects = document.get("projects", {})
         if not isinstance(projects, dict):
             raise PoolsError(f"projects must be tables [projects.<name>], got {_excerpt(projects)}")
+        for of_model in [_of_model(spec, model) for spec in pools.values() for model in spec.limits_by_model]:
+            if of_model.name in pools:
+                raise PoolsError(
+                    f"pool {of_model.account!r}: limits_by_model gives {of_model.model!r} a pool {of_model.name!r}, "
+                    "and there is another one of that name"
+                )
+            pools[of_model.name] = of_model
         return cls(default, pools, flat, {name: _project(name, table) for name, table in projects.items()})
 
     def to_toml(self) -> str:
@@ -455,6 +500,7 @@ class Pools:
                 ]
             )
             for spec in self.pools.values()
+            if not spec.account
         ]
         tables += [
             f"[projects.{_key(project.name)}]\nbudget = {_toml(project.budget)}" for project in self.projects.values()
@@ -498,6 +544,18 @@ def _pool(name: str, table: Any) -> PoolSpec:
         raise PoolsError(f"pool {name!r}: {error}") from None
 
 
+def _of_model(spec: PoolSpec, model: str) -> PoolSpec:
+    """Return the pool of one of a pool's models, which has limits of its own."""
+    name = spec.pool_of_model(model)
+    if not _POOL_NAME.fullmatch(name):
+        why = f"{_excerpt(name)} would be a pool's name, with more than 100 characters"
+        raise PoolsError(f"pool {spec.name!r}: limits_by_model: {why}")
+    table = spec.price_table(model)
+    price = {} if table is None else {"": dict(table)}
+    own = {"name": name, "model": model, "account": spec.name, "limits_by_model": [], "price": price}
+    return spec.model_copy(update=own)
+
+
 def _project(name: str, table: Any) -> ProjectSpec:
     if not isinstance(table, dict):
         raise PoolsError(f"project {name!r} must be a table [projects.{name}], got {_excerpt(table)}")
@@ -512,7 +570,7 @@ def _project(name: str, table: Any) -> ProjectSpec:
 
 
 def _check_keys(table: Mapping[str, Any]) -> None:
-    names = [name for name in PoolSpec.model_fields if name != "name"]
+    names = [name for name in PoolSpec.model_fields if name not in ("name", "account")]
     for key in table:
         if key == "api_key":
             raise PoolsError("no keys in this file; api_key_env names the variable that holds it")
@@ -549,6 +607,12 @@ def _implied(spec: PoolSpec) -> dict[str, Any]:
     _check_param_names(spec.model_copy(update={"dialect": dialect}))
     if spec.limit is None and not spec.adaptive:
         raise PoolsError("adaptive = false needs a limit to hold")
+    if spec.limits_by_model:
+        if provider == "local":
+            raise PoolsError("limits_by_model must be left out: the provider 'local' serves one model")
+        for key in ("rpm", "tpm"):
+            if (most := getattr(spec, key)) is not None:
+                raise PoolsError(f"{key} must be left out with limits_by_model: each model would keep it, got {most}")
     if spec.latency_target_s is not None:
         if not spec.adaptive:
             raise PoolsError("latency_target_s needs a limit that moves, but adaptive is false")

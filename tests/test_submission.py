@@ -36,6 +36,11 @@ param_names = { effort = "reasoning.effort" }
 [pools.eu]
 provider = "simulated"
 labels = { region = "eu", disk = "ssd" }
+[pools.shared]
+provider = "simulated"
+limits_by_model = ["small", "meta/large"]
+price = { small = { input = 1, output = 1 }, "meta/large" = { input = 2, output = 2 } }
+budget = { day = 5 }
 [pools.gateway]
 provider = "openai"
 base_url = "http://127.0.0.1:1/v1"
@@ -70,6 +75,21 @@ def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app
     ]  # fmt: skip
 
 
+def test_models_with_limits_of_their_own_have_lanes_apart_and_one_purse(app):
+    small, large = {"pool": "shared", "model": "small"}, {"pool": "shared", "model": "meta/large"}
+    by_name, either = {"pool": "shared:small"}, {"deployments": [small, large]}
+    job_id = app.submit(a_job(small, large, by_name, either))
+    record = app.store.hgetall(LedgerKeys(app.keys).job(job_id))
+    assert [(lane["pools"], lane["agents"]) for lane in orjson.loads(record["lanes"])] == [
+        (["shared:small"], [0, 2]), (["shared:meta-large"], [1]), (["shared:small", "shared:meta-large"], [3]),
+    ]  # fmt: skip
+    places = [[(place["pool"], place["model"]) for place in of_agent] for of_agent in orjson.loads(record["places"])]
+    of_small, of_large = ("shared", "small"), ("shared", "meta/large")
+    assert places == [[of_small], [of_large], [of_small], [of_small, of_large]]
+    purses = {purses for name, purses in record.items() if name.startswith("purses:")}
+    assert len(purses) == 1 and purses.pop().endswith("pool:shared:USD")
+
+
 @pytest.mark.parametrize(
     "agent, error, complaint",
     [
@@ -96,6 +116,12 @@ def test_agents_of_the_same_choice_share_a_lane_and_batch_only_where_all_can(app
             "agents: 'a0' names model 'openai/gpt-4o', and pool 'small' serves 'SmolLM2-135M-Instruct' alone; did you "
             "mean pool 'openai' or 'gateway'?",
         ),
+        (
+            {"deployments": [{"pool": "shared", "model": "small"}, {"pool": "shared:small"}]},
+            JobRefused,
+            "agents: 'a0' names model 'small' of pool 'shared:small' twice",
+        ),
+        ({"pool": "shared:small", "model": "m"}, JobRefused, "pool 'shared:small' serves 'small' alone"),
         ({"pool": "small", "model": "gpt-4o"}, JobRefused, "pool 'small' serves 'SmolLM2-135M-Instruct' alone"),
         (
             {"pool": "tuned", "params": {"top_p": 1, "topp": 0.5}},

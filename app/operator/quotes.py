@@ -548,7 +548,7 @@ def _time(dicast: Dicast, cells: Sequence[Cell], evidence: Told, notes: list[str
     by_pool: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.road != "batch":
-            by_pool[cell.place.pool].append(cell)
+            by_pool[dicast.pools.limiting(cell.place.pool, cell.place.model).name].append(cell)
     if any(cell.road == "batch" for cell in cells):
         notes.append("batches are answered within a day, mostly within an hour; no minutes are told of them")
     loads = [_load(dicast, pool, group, evidence, states.get(pool)) for pool, group in by_pool.items()]

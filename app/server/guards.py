@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -186,6 +187,8 @@ def _admit(request: Request, requirements: Needs) -> Claims:
     try:
         check(request, parts.hosts)
         claims = _verify_token(request, parts, requirements)
+        if claims.pools is not None:  # whoever may use a pool may use all its models
+            claims = replace(claims, pools=parts.dicast.pools.with_models(claims.pools))
     except DicastError as error:
         _audit_refusal(request, NOBODY, error)
         raise

@@ -194,9 +194,12 @@ def prepare(
 
 
 def _places(job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> list[list[Place]]:
-    """Return where each agent may be called, with prices, by deployment."""
+    """Return where each agent may be called, with prices, by deployment. Money is the account's, whatever the model."""
     return [
-        [Place(spec.name, model, price_of(spec, model)) for spec, model in zip(own, _models(agent, own), strict=True)]
+        [
+            Place(spec.account_name, model, price_of(spec, model))
+            for spec, model in zip(own, _models(agent, own), strict=True)
+        ]
         for agent, own in zip(job.agents, specs, strict=True)
     ]
 
@@ -361,11 +364,11 @@ def traced_submission(tracer: Tracer | None, job: Prepared) -> Iterator[Prepared
 
 
 def _pool_specs(agent: Agent, pools: Pools) -> list[PoolSpec]:
-    """Return the pools of an agent's deployments.
+    """Return the pools of an agent's deployments, by whose limits their calls go.
 
     Raises `UnknownPool`, or `JobRefused` if two deployments are the same, or a pool does not serve the model.
     """
-    specs = [_pool(pools, deployment.pool, f"agents: {agent.name!r}") for deployment in agent.choices]
+    specs = [_pool(pools, deployment, f"agents: {agent.name!r}") for deployment in agent.choices]
     places: set[tuple[str, str]] = set()
     for spec, deployment in zip(specs, agent.choices, strict=True):
         _check_model(agent.name, deployment, spec, pools)
@@ -376,10 +379,10 @@ def _pool_specs(agent: Agent, pools: Pools) -> list[PoolSpec]:
     return specs
 
 
-def _pool(pools: Pools, name: str, field: str) -> PoolSpec:
-    """Return a pool. Raises `UnknownPool` with the job's field that names it."""
+def _pool(pools: Pools, deployment: Deployment, field: str) -> PoolSpec:
+    """Return a deployment's pool. Raises `UnknownPool` with the job's field that names it."""
     try:
-        return pools.get(name)
+        return pools.limiting(deployment.pool, deployment.model)
     except UnknownPool as error:
         raise UnknownPool(f"{field}: {error}") from None
 
@@ -467,13 +470,15 @@ def _check_model(agent: str, deployment: Deployment, spec: PoolSpec, pools: Pool
     if model is None:
         return
     provider, slash, _ = model.partition("/")
-    meant = [s.name for s in pools.pools.values() if provider in (s.name, s.provider)] if slash else []
+    of_file = [s for s in pools.pools.values() if not s.account] if slash else []
+    meant = [s.name for s in of_file if provider in (s.name, s.provider)]
     # A server of one's own may be a gateway, to which such a name tells where to go.
-    if not deployment.pool and spec.base_url is None and (meant or provider in PROVIDERS) and provider != spec.name:
+    is_foreign = (meant or provider in PROVIDERS) and provider != spec.account_name
+    if not deployment.pool and spec.base_url is None and is_foreign:
         hint = f"; name its pool: {', '.join(meant)}" if meant else ""
         raise JobRefused(
-            f"agents: {agent!r} names model {model!r} and no pool, and the default pool {spec.name!r} does not serve "
-            f"{provider}'s models{hint}"
+            f"agents: {agent!r} names model {model!r} and no pool, and the default pool {spec.account_name!r} does not "
+            f"serve {provider}'s models{hint}"
         )
     if spec.one_model and model != spec.model:
         raise JobRefused(

@@ -149,6 +149,35 @@ def test_defaults_follow_from_who_answers(lines, expected):
             '[pools.p]\nprovider = "local"\ntimeout_s = 2\nlatency_target_s = 2.0',
             "latency_target_s must be < timeout_s (2), got 2",
         ),
+        ('[pools.p]\nprovider = "simulated"\naccount = "q"', "unknown key 'account'"),
+        *(
+            (
+                f'[pools.p]\nprovider = "simulated"\nlimits_by_model = {wrong}',
+                "limits_by_model must be a list of up to 50 different names of models, got",
+            )
+            for wrong in ('"m"', '["m", "m"]', '[" m"]', '[""]', str([f"m{n}" for n in range(51)]))
+        ),
+        (
+            '[pools.p]\nprovider = "local"\nlimits_by_model = ["m"]',
+            "limits_by_model must be left out: the provider 'local' serves one model",
+        ),
+        (
+            '[pools.p]\nprovider = "simulated"\nlimits_by_model = ["m"]\nrpm = 60',
+            "pool 'p': rpm must be left out with limits_by_model: each model would keep it, got 60",
+        ),
+        (
+            '[pools.p]\nprovider = "simulated"\nlimits_by_model = ["a/b", "a-b"]',
+            "pool 'p': limits_by_model gives 'a-b' a pool 'p:a-b', and there is another one of that name",
+        ),
+        (
+            'default = "p"\n[pools.p]\nprovider = "simulated"\nlimits_by_model = ["m"]\n'
+            '[pools."p:m"]\nprovider = "simulated"',
+            "pool 'p': limits_by_model gives 'm' a pool 'p:m', and there is another one of that name",
+        ),
+        (
+            f'[pools.p]\nprovider = "simulated"\nlimits_by_model = ["{"m" * 99}"]',
+            "would be a pool's name, with more than 100 characters",
+        ),
         ('[pools.p]\nprovider = "local"\nstructured_output = "yes"', "structured_output must be true or false"),
         ('[pools.p]\nprovider = "local"\nstructured_channel = "tool"', "structured_channel must be json_schema"),
         ('[pools.p]\nprovider = "local"\napi_version = "1"', "api_version is for Azure"),
@@ -244,6 +273,7 @@ def test_a_flat_document_is_the_default_pool():
         'provider = "local"\nmax_tokens_field = "max_completion_tokens"\nschema_lengths = false',
         'provider = "local"\nproject_max = { "a b" = 20, "*" = 0.25 }',
         'provider = "local"\nlabels = { region = "eu", "dicast.io/zone" = "b-1" }',
+        'provider = "openai"\nmodel = "m"\nlimits_by_model = ["m", "meta/n"]\nprice = { input = 1, output = 2 }',
     ],
 )
 def test_every_file_is_written_again_as_it_was_understood(text):
@@ -396,3 +426,34 @@ def test_a_project_has_a_budget_and_nothing_else():
         Pools.parse('projects = 3\n[pools.p]\nprovider = "local"')
     with pytest.raises(PoolsError, match="project 'x' must be a table"):
         Pools.parse('[pools.p]\nprovider = "local"\n[projects]\nx = 3')
+
+
+def test_models_with_limits_of_their_own_are_pools_of_one_account():
+    pools = one(
+        'provider = "openai"\nmodel = "big"\nlimit = 40\nlabels = { region = "eu" }\nbudget = { day = 5 }\n'
+        'base_url = "http://llm.example/v1"\nlimits_by_model = ["big", "meta/small"]\n'
+        "price = { big = { input = 2, output = 8 }, other = { input = 1, output = 1 } }"
+    )
+    assert list(pools.pools) == ["p", "p:big", "p:meta-small"]
+    account, big, small = pools.pools.values()
+    assert pools.limiting("", None) is pools.limiting("p", "big") is pools.limiting("p:big", "big") is big
+    assert pools.limiting("p", "meta/small") is small
+    assert pools.limiting("p", "other") is account
+    assert [spec.account_name for spec in pools.pools.values()] == ["p", "p", "p"]
+    assert [(spec.model, spec.one_model) for spec in (big, small)] == [("big", True), ("meta/small", True)]
+    for spec in (big, small):
+        same = {"name", "model", "account", "limits_by_model", "price"}
+        assert spec.model_dump(exclude=same) == account.model_dump(exclude=same)
+    assert big.price_table("big") == account.price_table("big") is not None
+    assert small.price_table("meta/small") is account.price_table("meta/small") is None
+    budgets = [list(pools.budgets("red", name)) for name in pools.pools]
+    assert budgets == [[("pool", "p", {"day": "5", "currency": "USD"})]] * 3
+    assert len(pools.findings()) == 1
+    assert pools.with_models(["p"]) == set(pools.pools)
+    assert pools.with_models(["p:big", "q"]) == {"p:big", "q"}
+
+
+def test_a_price_without_a_model_is_of_the_pools_own_alone():
+    pools = one('provider = "simulated"\nmodel = "a"\nlimits_by_model = ["a", "b"]\nprice = { input = 1, output = 2 }')
+    assert pools.get("p:a").price_table("a") == pools.get("p").price_table("a") is not None
+    assert pools.get("p:b").price_table("b") is None

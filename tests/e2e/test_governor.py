@@ -12,6 +12,7 @@ import urllib.request
 
 import pytest
 
+from dicast.app.operator.spending import budget_standings
 from dicast.workers.admission.pool_state import PoolStates
 from dicast.workers.store.connection import connect_async
 from tests.e2e.cluster import a_job, until
@@ -25,12 +26,21 @@ base_url = "{url}/v1"
 """
 
 
-def pool_state(cluster):
+def pool_states(cluster):
     async def read():
         async with connect_async(cluster.app.store_url) as client:
             return {state.pool: state for state in await PoolStates(client, cluster.app.keys).all()}
 
-    return asyncio.run(read())["sim"]
+    return asyncio.run(read())
+
+
+def pool_state(cluster):
+    return pool_states(cluster)["sim"]
+
+
+def calls_of(cluster):
+    with urllib.request.urlopen(f"{cluster.provider.base_url}/log", timeout=30) as reply:
+        return json.load(reply)
 
 
 def refused_share(stats):
@@ -79,8 +89,7 @@ def test_the_median_latency_is_kept_below_an_operators_target(cluster):
     c = cluster("--knee", "8", "--latency", "0.2", pools=pools, MAX_CONCURRENT_LLM_CALLS="50")
     c.worker()
     report = c.report(c.submit(a_job(items=30)))
-    with urllib.request.urlopen(f"{c.provider.base_url}/log", timeout=30) as reply:
-        took = [call["end"] - call["arrival"] for call in json.load(reply)]
+    took = [call["end"] - call["arrival"] for call in calls_of(c)]
     assert report["scored"] == len(took) == 900
     assert max(took[:60]) > 0.5, "it began with far too many"
     assert 0.25 < statistics.median(took[600:]) < 0.5
@@ -112,3 +121,43 @@ def test_four_projects_share_a_pool_though_one_is_greedy(cluster):
         c.app.ledger.cancel(job)
     for job in owners:
         c.report(job)
+
+
+def test_two_models_of_one_account_fill_a_cap_each(cluster):
+    """Half of the units are of a model of which 8 calls may be open, and half of one with 60."""
+    caps = {"small": 8, "large": 60}
+    provider = [option for model, cap in caps.items() for option in ("--model", f"{model}:cap={cap}")]
+    price = "{{ input = 1, output = 1 }}"
+    pools = POOL + f'limits_by_model = ["small", "large"]\nprice = {{{{ small = {price}, large = {price} }}}}\n'
+    pools += "budget = {{ day = 50 }}\n"
+    c = cluster("--latency", "6", "--sigma", "0.2", *provider, pools=pools, MAX_CONCURRENT_LLM_CALLS="120",
+                DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="120")  # fmt: skip
+    c.worker()
+    agents = [{"name": model, "pool": "sim", "model": model} for model in caps]
+    job_id = c.submit(a_job(items=60) | {"agents": agents})
+    until(lambda: c.provider.stats()["models"]["large"]["max_open"] >= 57, "the larger cap is full")
+    filled = c.provider.stats()["uptime_s"]
+    until(lambda: c.provider.stats()["uptime_s"] > filled + 29.0, "what was open 18 s later has been answered")
+    calls = calls_of(c)
+    c.app.ledger.cancel(job_id)
+    c.report(job_id)
+
+    def used(model, began, ended):
+        """The share of a model's cap that was used."""
+        mine = [call for call in calls if call["model"] == model and call["status"] == 200]
+        spans = (min(ended, call["end"]) - max(began, call["arrival"]) for call in mine)
+        return sum(max(0.0, span) for span in spans) / (caps[model] * (ended - began))
+
+    # Any 8 seconds: a busy machine stands still for one or two now and then.
+    shares = [{model: used(model, filled + n, filled + n + 8.0) for model in caps} for n in range(11)]
+    assert max(min(share.values()) for share in shares) >= 0.9, shares
+    assert refused_share(c.provider.stats()) < 0.1
+    states = pool_states(c)
+    assert set(states) == {"sim", "sim:small", "sim:large"}
+    assert states["sim"].statuses == {}
+    for model, cap in caps.items():
+        state = states[f"sim:{model}"]
+        assert abs(state.limit - cap) <= 2 + 0.1 * cap, (model, state.limit)
+        assert state.statuses[200] >= sum(call["model"] == model and call["status"] == 200 for call in calls) > 0
+    (standing,) = budget_standings(c.app)
+    assert (standing.kind, standing.name, standing.spent > 0) == ("pool", "sim", True)

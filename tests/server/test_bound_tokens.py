@@ -271,3 +271,25 @@ def test_a_jobs_pool_is_checked_for_every_deployment(world: World, tmp_path: Pat
         {"name": "a", "pool": "nil"},
     ):
         problem(world.http.post("/jobs", json={**JOB, "agents": [agent]}, headers=headers), 403, "not-allowed")
+
+
+def test_a_token_for_a_pool_is_for_its_models_with_limits_of_their_own(tmp_path: Path, redis_url: str) -> None:
+    dicast = installation(tmp_path, redis_url)
+    prices = "price = { m = { input = 1, output = 1 }, simulated-judge = { input = 1, output = 1 } }"
+    pools_file = POOLS.replace("price = { input = 1, output = 1 }", prices)
+    (tmp_path / "pools.toml").write_text(f'{pools_file}limits_by_model = ["m"]\n')
+    own, model = {"name": "a", "pool": "canarypool"}, {"name": "b", "pool": "canarypool", "model": "m"}
+    scopes = {Scope.JOB_SUBMIT, Scope.JOB_READ, Scope.POOL_ADMIN}
+    with served(dicast) as address:
+        for pools, may in ((["canarypool"], True), (["sim"], False)):
+            with client(address, dicast.tokens.issue("t", scopes, ttl_s=600, pools=pools)) as http:
+                for agents in ([own], [model], [own, model], [{"name": "a", "pool": "canarypool:m"}]):
+                    reply = http.post("/jobs", json=JOB | {"agents": agents})
+                    assert (reply.status_code < 300) is may, reply.text
+                    assert may or problem(reply, 403, "not-allowed")
+                jobs = http.get("/jobs").json()["jobs"]
+                assert [http.get(f"/jobs/{job['id']}").status_code for job in jobs] == [200] * (4 if may else 0)
+                listed = {pool["pool"] for pool in http.get("/pools").json()["pools"]}
+                assert listed == ({"canarypool", "canarypool:m"} if may else {"sim"})
+                changed = http.patch("/pools/canarypool:m", json={"limit": 3})
+                assert changed.status_code == (200 if may else 403), changed.text
