@@ -252,5 +252,5 @@ def _widest(shifts: Sequence[RunShift]) -> list[str]:
     if not measured:
         return []
     most = max(measured, key=lambda shift: abs(shift.shift.value or 0.0))
-    whose = f" of {most.system}" if most.system else ""
-    return [f"The largest move{whose} is {interval_text(most.shift, signed=True)} points in {most.dimension}."]
+    whose = f"{most.system}'s, of " if most.system else ""
+    return [f"The largest move is {whose}{interval_text(most.shift, signed=True)} points in {most.dimension}."]

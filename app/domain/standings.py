@@ -418,7 +418,8 @@ def _of_pairs(report: Report, statistics: Mapping[str, DimensionStatistics]) -> 
     winners_named = {winner for winner in winners.values() if winner is not None}
     winner = winners_named.pop() if len(winners_named) == 1 else None
     sentences = list(_pair_sentences(compared, winners, winner))
-    undecided = None if winner is not None else "More pairs, of other lists too, would tell them apart."
+    of_lists = ", of other lists too," if subject == "rankings" else ""
+    undecided = None if winner is not None else f"More pairs{of_lists} may tell them apart."
     return Placement(subject, sentences, charts, "judges", winner, undecided)
 
 
@@ -464,7 +465,7 @@ def _near(pairs: PreferenceStatistics) -> str:
     first, *others = pairs.rates
     low = first.wins.low or 0.0
     near = [rate.name for rate in others if rate.wins.high is not None and rate.wins.high >= low]
-    return f", and {first_few(near, NAMED)} may be as good" if near else ""
+    return f"; {joined(near) if len(near) <= NAMED else first_few(near, NAMED)} may be as good" if near else ""
 
 
 def _sides(dimension: ReportDimension, pairs: PreferenceStatistics) -> str:

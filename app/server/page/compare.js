@@ -61,20 +61,28 @@ function moves(name, compared, titled) {
   const dimensions = [...new Set(shifts.map((each) => each.dimension))];
   return h("section", {}, h("div", { class: "head" }, h("h2", {}, compared.systems.length ? "Systems" : "All items"),
     h("div", { class: "row dim" }, h("span", {}, "mean of the judges, points from before to now"), h("span", {}, "95 % intervals"), hint("interval"))),
-  h("div", { class: "multi" }, dimensions.map((dimension) => h("figure", { class: "card chart" }, h("h3", {}, foreign(titled(dimension))),
+  h("div", { class: "multi" }, dimensions.map((dimension) => h("figure", { class: "card chart" },
+    h("h3", {}, foreign(titled(dimension))),
     h("div", { class: "rows" }, shifts.filter((each) => each.dimension === dimension).map((each) => {
       const clear = each.p !== null && each.p < CLEAR;
       return [h("span", { class: `who${clear ? " leads" : ""}`, title: each.system || "all items" }, each.system ? foreign(each.system) : "all items"),
         arrow(each, most, clear, here(name, "/items", { metadata: each.system && compared.by ? `${compared.by}=${each.system}` : "", sort: "score", dimension }))];
     })),
-    h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("span", { class: "ends" }, [-most, 0, most].map((edge) => h("span", {}, signed(edge, 1))))))),
-  h("p", { class: "dim" }, "Bold and coloured: beyond chance (p below 0.05, corrected for all that is compared here).")));
+    h("div", { class: "rows scale", "aria-hidden": "true" }, h("span"), h("div", { class: "ticks" },
+      s("svg", {}, [-most, 0, most].map((edge) => [
+        s("line", { x1: place(edge, most), x2: place(edge, most), y1: 0, y2: 4, class: "grid" }),
+        s("text", { x: place(edge, most), y: 15, "text-anchor": edge < 0 ? "start" : edge > 0 ? "end" : "middle" }, signed(edge, 1)),
+      ]))))))),
+  h("p", { class: "dim" }, "Bold and coloured: beyond chance (p below 0.05, corrected for all that is compared here)."));
 }
 
 const signed = (value, digits = 2) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${fixed(Math.abs(value), Number.isInteger(value) ? 0 : digits)}`;
 
+/** Where on a chart a move lies, from -most to most. */
+const place = (value, most) => `${(50 + 47 * value / most).toFixed(2)}%`;
+
 function arrow({ shift, system }, most, clear, href) {
-  const x = (value) => `${(50 + 47 * value / most).toFixed(2)}%`;
+  const x = (value) => place(value, most);
   const label = `${system || "all items"}: ${signed(shift.value)}${shift.low === null ? "" : ` (${signed(shift.low)} to ${signed(shift.high)})`}, its items`;
   return h("a", { class: "track", href, "aria-label": label, title: label },
     s("svg", { "aria-hidden": "true", class: clear ? "leads" : null },

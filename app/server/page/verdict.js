@@ -22,16 +22,19 @@ export const hint = (about) => h("details", { class: "hint" }, h("summary", { "a
 
 export const health = (conclusions, state) => badge(conclusions?.badge ?? state, HEALTH[conclusions?.health] ?? state);
 
+/** A sentence whose percents stay on one line with their numbers. */
+const sentence = (text) => foreign(text.replace(/(\d) %/g, "$1\u00a0%"));
+
 /** The sentences: which is best, whom to trust, what failed, what now. */
 export function verdict(conclusions, again) {
   const [first, ...more] = conclusions.best;
   const lines = (label, sentences) => sentences.length > 0 && h("div", { class: "line" }, h("h3", {}, label), h("div", {}, sentences));
   return h("section", { class: `card verdict health-${conclusions.health}`, "aria-label": "Verdict" },
-    h("p", { class: "first" }, foreign(first)),
-    more.map((line) => h("p", {}, foreign(line))),
-    lines("Trust", conclusions.trust.map((line) => h("p", {}, foreign(line)))),
-    lines("Failed", conclusions.failures.map((line) => h("p", {}, foreign(line)))),
-    lines("Do this", conclusions.actions.map((action) => h("p", {}, foreign(action.text), action.command && [" ", h("code", {}, action.command)],
+    h("p", { class: "first" }, sentence(first)),
+    more.map((line) => h("p", {}, sentence(line))),
+    lines("Trust", conclusions.trust.map((line) => h("p", {}, sentence(line)))),
+    lines("Failed", conclusions.failures.map((line) => h("p", {}, sentence(line)))),
+    lines("Do this", conclusions.actions.map((action) => h("p", {}, sentence(action.text), action.command && [" ", h("code", {}, action.command)],
       again && action.kind === "judge_again" && [" ", again()]))));
 }
 
