@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dicast.app.datasets.tables import Csv, Cursor, DatasetError, ItemReader, JsonLines, Row, Table, kind_of
+from dicast.app.datasets.tables import (
+    Csv,
+    Cursor,
+    DatasetError,
+    HealthBench,
+    ItemReader,
+    JsonLines,
+    Row,
+    Table,
+    kind_of,
+)
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.text import excerpt
 from dicast.config.settings import nearest_file
@@ -74,10 +84,15 @@ def opened(source: ItemSource, cursor: Cursor | None = None) -> Iterator[Table]:
             from dicast.app.datasets.parquet import opened_parquet  # noqa: PLC0415  pyarrow takes long to load
 
             with opened_parquet(path, cursor) as table:
-                yield table
+                yield _in_form(source, table)
         else:
             with Path(path).open("rb") as file:
-                yield JsonLines(path, file) if kind == "jsonl" else Csv(path, file, "\t" if kind == "tsv" else None)
+                lines = JsonLines(path, file) if kind == "jsonl" else Csv(path, file, "\t" if kind == "tsv" else None)
+                yield _in_form(source, lines)
+
+
+def _in_form(source: ItemSource, table: Table) -> Table:
+    return HealthBench(source, table) if HealthBench.is_form_of(source, table) else table
 
 
 def limited(source: ItemSource, table: Table, cursor: Cursor | None) -> Iterator[Row]:

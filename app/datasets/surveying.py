@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dicast.app.datasets.pages import fingerprint, limited, opened
 from dicast.app.datasets.ratings import INLINE, file_of, read_ratings
-from dicast.app.datasets.tables import DatasetError, ItemReader, quoted
+from dicast.app.datasets.tables import DatasetError, HealthBench, ItemReader, quoted
 from dicast.app.domain.item import MAX_RATERS, Item, ItemSource, RatingCounts
 from dicast.app.domain.job import EvaluationJob
 from dicast.errors import nearest
@@ -21,12 +21,14 @@ from dicast.errors import nearest
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The facts about an item file. `text_bytes` is the sum over texts, prompts and references in UTF-8."""
+    """The facts about an item file. `text_bytes` is the sum over texts, prompts and references in UTF-8; `left_out`
+    counts rows of HealthBench's form that have no answer."""
 
     items: int
     text_bytes: int
     fingerprint: str
     item_ids: KnownItems
+    left_out: int = 0
 
 
 class KnownItems:
@@ -101,7 +103,7 @@ def survey(
     if fingerprint(source) != before:
         raise DatasetError(source.path, "changed while it was read")
     ids = KnownItems(numbered=items) if reader.numbered else KnownItems(digests=digests)
-    return Survey(items, text_bytes, before, ids)
+    return Survey(items, text_bytes, before, ids, table.left_out if isinstance(table, HealthBench) else 0)
 
 
 def _digest(item_id: str) -> int:

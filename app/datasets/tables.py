@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
@@ -91,7 +92,7 @@ class ItemReader:
         self._source = source
         self.numbered = source.id_field not in table.columns and source.id_field == defaults["id_field"].default
         names = {"id_field": source.id_field}
-        for setting in (*JUDGED_FIELDS, "prompt_field", "reference_field", "images_field"):
+        for setting in (*JUDGED_FIELDS, "prompt_field", "reference_field", "images_field", "criteria_field"):
             name = getattr(source, setting)
             if name is not None and name != defaults[setting].default:
                 names[setting] = name
@@ -117,11 +118,11 @@ class ItemReader:
         prompt = self._text(row, fields, source.prompt_field)
         reference = self._text(row, fields, source.reference_field)
         images = self._images(row, fields, source.images_field)
+        criteria = self._list(row, fields, "criteria", source.criteria_field)
         try:
             if "messages" in judged:
                 judged["judged"] = source.judged
-            if images:
-                judged["images"] = images
+            judged |= {name: value for name, value in (("images", images), ("criteria", criteria)) if value}
             metadata = self._metadata(row, fields)
             return Item(id=item_id, **judged, prompt=prompt or None, reference=reference or None, metadata=metadata)
         except ValidationError as error:
@@ -363,6 +364,87 @@ class Csv:
                 yield place, next(parser)
             except csv.Error as error:
                 raise DatasetError(self._path, f"is no CSV: {error}", place=place) from None
+
+
+class HealthBench:
+    """The rows of HealthBench, as its authors publish them, in the columns that `source` names: each is a conversation
+    of `prompt` and an answer to it, which is judged by the criteria in `rubrics`.
+
+    The answer is the text in the column `source.text_field`, else in `completion`. If the first row has neither, it is
+    the physicians' ideal completion, and rows that have none are left out. Criteria lose their tags.
+    """
+
+    def __init__(self, source: ItemSource, table: Table) -> None:
+        self._source, self._table = source, table
+        names = (source.text_field, "completion")
+        self._answers = next((name for name in names if name is not None and name in table.columns), None)
+        fields = (source.id_field, source.messages_field, source.criteria_field)
+        self.columns = [*table.columns, *(name for name in fields if name is not None)]
+        self.closed = table.closed
+        self.left_out = 0
+        """The rows without an answer that were met so far."""
+
+    @staticmethod
+    def is_form_of(source: ItemSource, table: Table) -> bool:
+        """Return whether a table has this form in its first row, and none of the columns that items have otherwise."""
+        columns = {source.messages_field, source.criteria_field}
+        if None in columns or not columns.isdisjoint(table.columns) or not set(table.columns) >= _RUBRIC_COLUMNS:
+            return False
+        first = next(table.rows(None), None)
+        return first is not None and isinstance(first.fields["rubrics"], list)
+
+    def rows(self, cursor: Cursor | None) -> Iterator[Row]:
+        """Yield the rows that are judged. They are numbered by themselves, and the last one is marked as the last."""
+        number = cursor["judged"] if cursor else 1
+        ahead: Row | None = None
+        for row in self._table.rows(cursor):
+            fields = self._item_fields(row)
+            if fields is None:
+                self.left_out += 1
+                continue
+            if ahead is not None:
+                yield ahead
+            after = row.next and {**row.next, "judged": number + 1}
+            ahead = Row(number, row.place, fields, after)
+            number += 1
+        if ahead is not None:
+            yield Row(ahead.number, ahead.place, ahead.fields, None)
+
+    def count(self, most: int | None) -> int:
+        return sum(1 for _ in islice(self.rows(None), most))
+
+    def _item_fields(self, row: Row) -> dict[str, Any] | None:
+        """Return the fields of a row's item and its metadata; None if it has no answer."""
+        source, fields = self._source, dict(row.fields)
+        ideal = fields.pop("ideal_completions_data", None)
+        ideal = ideal if isinstance(ideal, dict) else {}
+        completion = fields.pop(self._answers, None) if self._answers is not None else ideal.get("ideal_completion")
+        if self._answers is None:
+            if completion is None:
+                return None
+            fields["ideal_completions_group"] = ideal.get("ideal_completions_group")
+        prompt, rubrics = fields.pop("prompt", None), fields.pop("rubrics", None)
+        for name, value, holds in (("prompt", prompt, "messages"), ("rubrics", rubrics, "criteria with points")):
+            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+                raise DatasetError(
+                    source.path, f"{name}: must be a list of {holds}, got {quoted(value)}", place=row.place
+                )
+        if not isinstance(completion, str) or not completion.strip():
+            name = self._answers or "ideal_completions_data.ideal_completion"
+            raise DatasetError(
+                source.path, f"{name}: must be text, not blank, got {quoted(completion)}", place=row.place
+            )
+        if source.id_field not in fields:
+            fields[source.id_field] = fields.pop("prompt_id", None)
+        fields[str(source.messages_field)] = [*prompt, {"role": "assistant", "content": completion}]
+        fields[str(source.criteria_field)] = [
+            {("text" if name == "criterion" else name): value for name, value in entry.items() if name != "tags"}
+            for entry in rubrics
+        ]
+        return fields
+
+
+_RUBRIC_COLUMNS = {"prompt_id", "prompt", "rubrics"}
 
 
 def _writable(fields: dict[str, object]) -> bool:

@@ -233,6 +233,10 @@ def _score_text(opinion: Mapping[str, Any], scale: Scale, *, swapped: bool | Non
     if scale.checklist:
         answers = ", ".join("yes" if is_yes else "no" for is_yes in opinion.get("answers") or ())
         return f"{score} of {scale.max} yes ({answers})"
+    if scale.criteria is not None:
+        phrases = {True: "met", False: "not met", None: "no answer"}
+        answers = ", ".join(phrases[is_met] for is_met in opinion.get("answers") or ())
+        return f"{score} of {scale.max} by the statements ({answers})"
     return str(score)
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StringCo
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import to_json
 
+from dicast.app.domain.dimension import MAX_CRITERIA, Criterion, check_criteria
 from dicast.app.domain.image import MAX_IMAGES, Image
 from dicast.app.domain.text import MAX_ID_LENGTH, Id, Metadata, Strict, Text
 
@@ -163,6 +164,9 @@ class Item(Strict):
     images: list[Image] | None = Field(
         default=None, min_length=1, max_length=MAX_IMAGES, description="that belong to the material; messages have own"
     )
+    criteria: list[Criterion] | None = Field(
+        default=None, min_length=1, max_length=MAX_CRITERIA, description="of this item alone (scale: criteria)"
+    )
     metadata: Metadata = Field(default_factory=dict)
     probe: SkipJsonSchema[str | None] = Field(
         default=None, description="what was changed in this variant of an item; set by Dicast alone"
@@ -203,15 +207,16 @@ class Item(Strict):
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts of the item that a judge reads, without empty ones."""
-        if self.text is not None and self.images is None and self.opinions is None:
+        if self.text is not None and self.images is None and self.opinions is None and self.criteria is None:
             return tuple([text for text in (self.text, self.prompt, self.reference) if text])
         opinion_texts = (text for opinion in self.opinions or () for text in (opinion.said, opinion.argument))
         turns = (text for message in self.messages or () for text in message.texts)
         candidate_texts = (candidate.text for candidate in self.candidates or ())
         described = (image.description for image in self.images or ())
+        criterion_texts = (criterion.text for criterion in self.criteria or ())
         texts = (
             self.text, self.text_a, self.text_b, *turns, *candidate_texts, self.prompt, self.reference,
-            *described, *opinion_texts,
+            *described, *criterion_texts, *opinion_texts,
         )  # fmt: skip
         return tuple(text for text in texts if text)
 
@@ -256,6 +261,8 @@ class Item(Strict):
             raise ValueError(f"{ITEM_RULE}, got {' and '.join(present) or 'none of them'}")
         if self.candidates is not None:
             _check_candidates(self.id, self.candidates)
+        if self.criteria is not None:
+            check_criteria(self.criteria)
         if self.messages is not None and len(self.all_images) > MAX_IMAGES:
             raise ValueError(f"images: an item has at most {MAX_IMAGES}, got {len(self.all_images)}")
         if self.messages is None:
@@ -304,13 +311,14 @@ class ItemSource(Strict):
     prompt_field: str | None = "prompt"
     reference_field: str | None = "reference"
     images_field: str | None = Field(default="images", description="of images; None: no column is")
+    criteria_field: str | None = Field(default="criteria", description="of the items' own criteria; None: no column is")
     limit: int | None = Field(default=None, ge=1, description="judge at most this many items")
 
     @property
     def judged_columns(self) -> set[str]:
         """The columns that become an item's id and texts."""
         fields = (self.text_field, self.text_a_field, self.text_b_field, self.messages_field, self.candidates_field)
-        common = (self.id_field, self.prompt_field, self.reference_field, self.images_field)
+        common = (self.id_field, self.prompt_field, self.reference_field, self.images_field, self.criteria_field)
         return {name for name in (*fields, *common) if name is not None}
 
 

@@ -240,6 +240,18 @@ class EvaluationJob(Strict):
             return f"is no pair, and the dimension {dimension!r} asks for a preference between text_a and text_b"
         if not self.compares and item.kind == "pair":
             return f"is a pair, and the dimension {dimension!r} asks for no preference (scale: preference)"
+        return self._misfit_criteria(item)
+
+    def _misfit_criteria(self, item: Item) -> str | None:
+        """Return why the item's own criteria cannot be judged by, or are wanted and lack."""
+        asking = next((dimension.id for dimension in self.dimensions if dimension.scale.criteria is not None), None)
+        if item.criteria is None and asking is not None:
+            return f"has no criteria, and the dimension {asking!r} judges each item by its own (scale: criteria)"
+        if item.criteria is not None and asking is None:
+            return (
+                f"has {len(item.criteria)} criteria, and no dimension judges by them: give the job one of "
+                "scale: criteria, or say criteria_field: null if the file's column is something else"
+            )
         return None
 
     def template_for(self, agent: Agent, dimension: Dimension) -> str | None:

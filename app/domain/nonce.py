@@ -67,12 +67,13 @@ def question_digest(
 
 
 def _texts(item: Item) -> list[str]:
-    """Return what distinguishes items. Plain items keep their original form, so that their requests do not change."""
+    """Return what distinguishes items. Plain items keep their original form, so that their requests do not change.
+    Their own criteria stand in the dimensions that ask about them (`Dimension.asked_about`)."""
     texts = (item.text, item.prompt, item.reference) if item.kind == "text" and item.images is None else ()
     plain = ["" if text is None else f"={text}" for text in texts]
     if plain and item.opinions is not None:
         plain += [opinion.model_dump_json() for opinion in item.opinions]
-    return plain or [item.model_dump_json(exclude={"id", "metadata"}, exclude_none=True)]
+    return plain or [item.model_dump_json(exclude={"id", "metadata", "criteria"}, exclude_none=True)]
 
 
 def _dimension_text(dimension: Dimension) -> str:

@@ -41,7 +41,9 @@ class Opinion(BaseModel):
     Of a judge with `score_from: logprobs` it is the expected score, and `answer_score` the one that the judge wrote;
     where none could be computed, `score` is the written one and `answer_score` null.
     `label` is what a score means on a scale of labels or preferences; `answers` are those to a checklist's questions,
-    in their order.
+    in their order, or on the item's own criteria, null where the judge gave none. `attained` are then the lowest and
+    the highest share of the attainable points that the answers allow, not cut to 0..1 as the score is
+    (app/domain/dimension.py).
     `pool` is where the call was made or, if none was, where the unit was to be sent last.
     `usage` and `latency_s` are those of the call that brought the answer (a batched call's usage is
     divided among its opinions, remainder to the first); `attempts` counts calls that spent an attempt.
@@ -70,7 +72,12 @@ class Opinion(BaseModel):
         description="in JSON only where `score` is an expected score: what the judge wrote",
     )
     label: str | None = None
-    answers: list[bool] | None = None
+    answers: list[bool | None] | None = None
+    attained: tuple[float, float] | None = Field(
+        default=None,
+        exclude_if=partial(operator.is_, None),
+        description="in JSON only of an item's own criteria: the lowest and highest share of its points",
+    )
     argument: str
     dissent: str | None = Field(
         default=None, exclude_if=partial(operator.is_, None), description="in JSON only of a panel's chief"

@@ -22,6 +22,7 @@ brings can stand (material is quoted, instructions are indented):
     SCALE: <min>..<max>                       a single call's scale of numbers
     LABELS: <JSON list of texts>              what it may answer, of labels and preferences
     QUESTIONS: <number>                       of a checklist
+    STATEMENTS: <number>                      of the item's own criteria
     CRITERION: <id as a JSON string> <scale>  for each criterion of a batched call: its id, and one of the above
     NONCE: <hex>                              the value that the answer's "nonce" must have
 
@@ -155,7 +156,7 @@ def single_prompt(
     one for this call alone; `arranged` are the material's lines if a template has made them
     (app/submission/rendering.py).
     """
-    limits, phrases = _limits_for(item, agent.max_tokens), wording(item)
+    limits, phrases = _limits_for(item, agent.max_tokens, [dimension]), wording(item)
     request = [
         phrases.single,
         _criterion(dimension),
@@ -177,7 +178,7 @@ def batch_prompt(
     """Build the prompt for the opinions on all `dimensions` (at least one) in one answer, through the structured
     channel."""
     max_tokens = batch_max_tokens(agent, len(dimensions))
-    limits, phrases = _limits_for(item, max_tokens, len(dimensions)), wording(item)
+    limits, phrases = _limits_for(item, max_tokens, dimensions), wording(item)
     request = [phrases.batch]
     for dimension in dimensions:
         criterion_id = json.dumps(dimension.id, ensure_ascii=not dimension.id.isprintable())
@@ -238,7 +239,8 @@ def _criterion(dimension: Dimension) -> str:
         for score, texts in sorted(dimension.examples.items())
         for text in texts
     ]
-    questions = [f"Question {number}: {question.strip()}" for number, question in enumerate(scale.checklist, 1)]
+    name = "Question" if scale.checklist else "Statement"
+    questions = [f"{name} {number}: {question.strip()}" for number, question in enumerate(scale.questions, 1)]
     parts = [dimension.name or dimension.id, dimension.instructions.strip(), *levels, *examples, *questions]
     return "\n".join(f"  {line}" for part in parts for line in part.splitlines())
 
@@ -251,6 +253,8 @@ def _scale(dimension: Dimension) -> str:
     scale = dimension.scale
     if scale.options:
         return f"LABELS: {json.dumps(scale.options, ensure_ascii=not all(map(str.isprintable, scale.options)))}"
+    if scale.criteria is not None:
+        return f"STATEMENTS: {len(scale.item_criteria)}"
     return f"QUESTIONS: {scale.max}" if scale.checklist else f"SCALE: {scale.min}..{scale.max}"
 
 
@@ -269,9 +273,10 @@ def _opinion(limits: AnswerLimits, words: Wording) -> str:
     )
 
 
-def _limits_for(item: Item, max_tokens: int, opinions: int = 1) -> AnswerLimits:
+def _limits_for(item: Item, max_tokens: int, dimensions: Sequence[Dimension]) -> AnswerLimits:
     """Return the answer's limits; a chief's argument shares its characters with the dissent."""
-    limits = answer_limits(max_tokens, opinions)
+    criteria = 0 if item.criteria is None else sum([len(dimension.scale.item_criteria) for dimension in dimensions])
+    limits = answer_limits(max_tokens, len(dimensions), criteria)
     return limits if item.opinions is None else limits._replace(argument_chars=max(40, limits.argument_chars // 2))
 
 
@@ -289,6 +294,8 @@ def _verdict(scale: Scale) -> str:
         return 'Under "label", put one of the labels, exactly as it is written.'
     if scale.checklist:
         return f'Under "answers", put an object with the keys {_keys(scale)}, {_ANSWERED}'
+    if scale.criteria is not None:
+        return f'Under "answers", put an object with the keys from "1" to "{len(scale.item_criteria)}", {_MET}'
     return f'Under "score", put a whole number from {scale.min} to {scale.max}.'
 
 
@@ -306,6 +313,11 @@ def _verdicts(scales: Sequence[Scale]) -> str:
             "that has QUESTIONS",
             f'Under "answers", put an object whose keys are the numbers of the criterion\'s questions, {_ANSWERED}',
         ))  # fmt: skip
+    if "criteria" in kinds:
+        clauses.append((
+            "that has STATEMENTS",
+            f'Under "answers", put an object whose keys are the numbers of the criterion\'s statements, {_MET}',
+        ))  # fmt: skip
     if len(clauses) == 1:
         return clauses[0][1]
     return " ".join(f"For a criterion {which}: {clause[0].lower()}{clause[1:]}" for which, clause in clauses)
@@ -316,3 +328,7 @@ def _keys(scale: Scale) -> str:
 
 
 _ANSWERED = "each true where the answer to the question is yes, else false."
+_MET = (
+    "each true where all that the statement says is so, else false. A statement may name a fault: true then means that "
+    "the fault is there. Of what a statement names as examples, not all is needed."
+)

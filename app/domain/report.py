@@ -5,7 +5,8 @@ follow from it exactly (up to one final rounding), and memory does not grow with
 (`score_from: logprobs`) lie between: they are counted at the nearest whole number, and two sums keep what the mean and
 the deviation need beside that.
 
-Scores that are labels or checklist answers are shown by how often each was given.
+Scores that are labels or checklist answers are shown by how often each was given, and those of items' own criteria
+beside the mean that HealthBench tells.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dicast.app.domain.calibration import Calibration
 from dicast.app.domain.conclusions import Conclusions
 from dicast.app.domain.cost import BookLine, JobCost, JobMoney, cost_of
 from dicast.app.domain.deadlines import RoadChange
-from dicast.app.domain.dimension import Dimension, Kind
+from dicast.app.domain.dimension import CriteriaTally, Dimension, Kind
 from dicast.app.domain.escalation import always_asked
 from dicast.app.domain.figure import Taken
 from dicast.app.domain.fingerprints import judge_digest
@@ -37,6 +38,7 @@ from dicast.app.domain.probes import Probes, without_ratings
 from dicast.app.domain.quality_gate import QualityGate
 from dicast.app.domain.question import JobAnswer
 from dicast.app.domain.quote import Quote
+from dicast.app.domain.text import counted, percent
 
 
 class QuestionShare(BaseModel):
@@ -49,6 +51,45 @@ class QuestionShare(BaseModel):
     n: int
 
 
+class CriteriaReport(BaseModel):
+    """What `opinions` say of their items' own criteria: how many there were, of which so many `met`, and so many
+    without an answer, in `incomplete` opinions. `low` and `high` bound HealthBench's mean, that of the shares of the
+    attainable points, cut to 0..1; they differ only where answers lack."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True)
+
+    opinions: int
+    criteria: int
+    met: int
+    unanswered: int
+    incomplete: int
+    low: float
+    high: float
+
+    @classmethod
+    def from_tally(cls, tally: CriteriaTally) -> Self | None:
+        """Return what was counted; None without opinions."""
+        if not tally.opinions:
+            return None
+        low, high = tally.mean
+        return cls(
+            opinions=tally.opinions, criteria=tally.criteria, met=tally.met, unanswered=tally.unanswered,
+            incomplete=tally.incomplete, low=low, high=high,
+        )  # fmt: skip
+
+    @property
+    def sentence(self) -> str:
+        """The figures in words."""
+        mean = percent(self.low, 1) if self.low == self.high else f"{percent(self.low, 1)} to {percent(self.high, 1)}"
+        whole = f"{counted(self.criteria, 'criterion', 'criteria')} of {counted(self.opinions, 'opinion')}"
+        lacking = (
+            f"; {self.unanswered:,} without an answer, in {counted(self.incomplete, 'opinion')}, count as neither"
+            if self.unanswered
+            else ""
+        )
+        return f"HealthBench's mean is {mean}: {self.met:,} of {whole} are met{lacking}."
+
+
 class QuestionTally:
     """Counts the answers to one checklist."""
 
@@ -56,11 +97,11 @@ class QuestionTally:
         self._questions = list(questions)
         self._yes, self._n = [0] * len(questions), 0
 
-    def add(self, answers: Sequence[bool]) -> None:
+    def add(self, answers: Sequence[bool | None]) -> None:
         """Count one opinion's answers, in the order of the questions."""
         self._n += 1
         for place, is_yes in enumerate(answers[: len(self._yes)]):
-            self._yes[place] += is_yes
+            self._yes[place] += is_yes is True
 
     def shares(self) -> list[QuestionShare]:
         return [
@@ -445,9 +486,9 @@ class DimensionReport(Frozen):
     it is the share of such pairs that differ.
 
     `labels` tells how often each label was given, `questions` how often each question of a checklist was answered with
-    yes; both are empty for other scales. `panel` is None if its scores were not requested. `spared` counts the judges'
-    units that an escalating panel did not need. `scores` covers all opinions, so texts that more judges were called
-    about count more; the panel has one score per text.
+    yes; both are empty for other scales. `criteria` is of items' own criteria, None for other scales. `panel` is None
+    if its scores were not requested. `spared` counts the judges' units that an escalating panel did not need. `scores`
+    covers all opinions, so texts that more judges were called about count more; the panel has one score per text.
     """
 
     dimension: ReportDimension
@@ -457,6 +498,7 @@ class DimensionReport(Frozen):
     by_judge: list[JudgeCell]
     labels: dict[str, int] = {}
     questions: list[QuestionShare] = []
+    criteria: CriteriaReport | None = None
     panel: PanelCell | None = None
     spared: int = 0
 
@@ -571,6 +613,7 @@ class ReportBuilder:
         }
         self._differences = PairwiseDifferences(nominal=[d.id for d in header.dimensions if d.nominal])
         self._questions = {d.id: QuestionTally(d.questions) for d in header.dimensions if d.questions}
+        self._criteria = {d.id: CriteriaTally() for d in header.dimensions if d.kind == "criteria"}
         self._input_tokens = self._output_tokens = self._probed = self._cached = 0
         self._cached_since: str | None = None
         self._answers: dict[tuple[str, str], list[int]] = {}
@@ -605,6 +648,8 @@ class ReportBuilder:
         tally.add(opinion.score)
         if opinion.answers is not None and opinion.criterion_id in self._questions:
             self._questions[opinion.criterion_id].add(opinion.answers)
+        if opinion.answers is not None and opinion.attained is not None and opinion.criterion_id in self._criteria:
+            self._criteria[opinion.criterion_id].add(opinion.answers, opinion.attained)
         if opinion.score is not None:
             models = self._models[opinion.judge]
             models[opinion.model if opinion.model in models or len(models) < MAX_MODELS else OTHER_MODELS] += 1
@@ -690,7 +735,7 @@ class ReportBuilder:
                     )
                 )
         scores = merged(tallies.values()).describe(nominal=dimension.nominal)
-        question_tally = self._questions.get(dimension.id)
+        question_tally, criteria_tally = self._questions.get(dimension.id), self._criteria.get(dimension.id)
         return DimensionReport(
             dimension=dimension,
             scores=scores,
@@ -699,6 +744,7 @@ class ReportBuilder:
             by_judge=cells,
             labels=label_counts(dimension.labels, dimension.scale_min, scores.histogram),
             questions=question_tally.shares() if question_tally is not None else [],
+            criteria=CriteriaReport.from_tally(criteria_tally) if criteria_tally is not None else None,
             spared=sum(self._skipped[agent.name, dimension.id] for agent in self._header.agents),
         )
 

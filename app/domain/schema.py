@@ -6,8 +6,8 @@ between calls; the nonce may be any text, and the model copies it from the quest
 for a single call, it may contain the nonce itself, so that even a model too weak to copy it must write it.
 
 Keys stand in the order in which a constrained model writes them: argument and quotes come before the score. A score is
-a number under `score`, a label or preference is under `label`, and a checklist's answers are under `answers`, keyed by
-the question's number.
+a number under `score`, a label or preference is under `label`, and the answers to a checklist, or to an item's own
+criteria, are under `answers`, keyed by number. Items with as many criteria share one schema.
 
 Lengths are bounded so that even a weak model finishes its answer within `max_tokens`. The bounds apply to the model and
 not to the reader: app/domain/verdict.py accepts longer arguments from providers that do not support such bounds.
@@ -27,6 +27,8 @@ CHARACTERS_PER_TOKEN = 2
 
 FRAME_TOKENS = 60
 """An opinion's braces, keys, white space, nonce and score."""
+ANSWER_TOKENS = 7
+"""One more of them for each of an item's own criteria: its number, and true or false."""
 
 LENGTHS = frozenset({"minLength", "maxLength"})
 """Keywords that OpenAI's strict mode does not document; pass them to `without` for such a provider."""
@@ -42,10 +44,10 @@ class AnswerLimits(NamedTuple):
     quotes: int
 
 
-def answer_limits(max_tokens: int, opinions: int = 1) -> AnswerLimits:
-    """Return the limits within which `opinions` opinions end within `max_tokens`: half for the arguments, half for the
-    quotes."""
-    characters = (max_tokens // opinions - FRAME_TOKENS) * CHARACTERS_PER_TOKEN
+def answer_limits(max_tokens: int, opinions: int = 1, criteria: int = 0) -> AnswerLimits:
+    """Return the limits within which `opinions` opinions end within `max_tokens`, all of them together with answers on
+    so many `criteria` of the item: half of what is left for the arguments, half for the quotes."""
+    characters = ((max_tokens - ANSWER_TOKENS * criteria) // opinions - FRAME_TOKENS) * CHARACTERS_PER_TOKEN
     return AnswerLimits(
         argument_chars=min(max(characters // 2, 40), 1200),
         quote_chars=min(max(characters // 4, 20), 400),
@@ -59,7 +61,7 @@ def single_schema(scale: Scale, limits: AnswerLimits, nonce: str | None = None, 
     With a `nonce`, only that nonce is valid. Without one, all calls with the same scale share the returned schema, so
     it must not be modified.
     """
-    schema = _single_schema(scale.min, scale.max, scale.options, len(scale.checklist), limits, dissent)
+    schema = _single_schema(scale.min, scale.max, scale.options, len(scale.questions), limits, dissent)
     return schema if nonce is None else _with_fixed_nonce(nonce, schema)
 
 
@@ -99,7 +101,7 @@ def batch_schema(
 def _opinion_schemas(dimensions: Sequence[Dimension], limits: AnswerLimits, *, dissent: bool) -> list[Schema]:
     groups: dict[tuple[tuple[str, ...], int], list[Dimension]] = {}
     for dimension in dimensions:
-        groups.setdefault((dimension.scale.options, len(dimension.scale.checklist)), []).append(dimension)
+        groups.setdefault((dimension.scale.options, len(dimension.scale.questions)), []).append(dimension)
     return [
         {
             "criterion_id": {"type": "string", "enum": [d.id for d in group]},

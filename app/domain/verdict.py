@@ -12,12 +12,14 @@ Finding the answer (`Malformed` if it cannot be found):
 Reading an opinion (malformed, or corrupt in a batch, unless all hold):
 
 4. The keys are `argument`, `cited_evidence`, `score` (and `criterion_id` in a batch, else `nonce`), all of them, once.
-   In place of `score` stands `label` on a scale of labels or preferences, `answers` on a checklist.
+   In place of `score` stands `label` on a scale of labels or preferences, `answers` on a checklist and for criteria of
+   the item.
 5. `score` is a whole number on the dimension's scale. 7.0 is 7, as JSON Schema's "integer" has it; "7", true, null,
    7.0000001, NaN, 1e999 and numbers of thousands of digits are no scores. `label` is one of the scale's as it is
    written there: upper and lower case differ, white space counts, only Unicode's two ways to write one letter do not.
-   `answers` is an object with one key for each question, its number, and true or false under it. A panel's chief has
-   the key `dissent` as well, a text that may be empty.
+   `answers` is an object with one key for each question, its number, and true or false under it; of criteria some may
+   lack, or have anything else under them: such have no answer, but one at least must have one. A panel's chief has the
+   key `dissent` as well, a text that may be empty.
 6. `argument` is a text that is not blank, `cited_evidence` a list of texts, blank ones left out, both within bounds.
    Both are cleaned (app/domain/text.py), so that no store, file or terminal chokes on what is kept.
 
@@ -43,7 +45,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from dicast.app.domain.dimension import Dimension, Scale
+from dicast.app.domain.dimension import Attained, Dimension, Scale, attained
 from dicast.app.domain.text import clean, excerpt
 
 MAX_DEPTH = 32
@@ -182,16 +184,23 @@ class Judgment:
     """One accepted opinion. Its score is on the scale, and its texts are clean.
 
     `label` is what the score means on a scale with labels, `answers` are those of a checklist: the score is the number
-    of true ones. `expected` is the expected score over the answer's tokens, if the judge's score is to be that.
+    of true ones. Of an item's own criteria some `answers` may be None, and `attained` are the bounds that they allow.
+    `expected` is the expected score over the answer's tokens, if the judge's score is to be that.
     """
 
     score: int
     argument: str
     cited_evidence: tuple[str, ...]
     label: str | None = None
-    answers: tuple[bool, ...] | None = None
+    answers: tuple[bool | None, ...] | None = None
     dissent: str | None = None
     expected: float | None = None
+    attained: Attained | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """The number of the item's criteria that have no answer."""
+        return self.answers.count(None) if self.attained is not None and self.answers is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,15 +340,20 @@ def _agreed(opinions: Sequence[dict[str, Json]], scale: Scale, dissent: bool) ->
 
 def _verdict(opinion: dict[str, Json], scale: Scale, dissent: bool) -> Judgment:
     """Read an opinion by rules 4 to 6."""
-    key = "label" if scale.options else "answers" if scale.checklist else "score"
+    key = "label" if scale.options else "answers" if scale.questions else "score"
     keys = {*_ARGUED_KEYS, key, *(("dissent",) if dissent else ())}
     if missing := keys - opinion.keys():
         raise _Refused(f"lacks {', '.join(sorted(missing))}")
     if unknown := opinion.keys() - keys:
         raise _Refused(f"has the unknown key {excerpt(min(unknown), 60)!r}")
-    answers = _answers(opinion[key], scale) if scale.checklist else None
+    answers = _answers(opinion[key], scale) if scale.questions else None
+    reached = (
+        attained([criterion.points for criterion in scale.item_criteria], answers)
+        if answers and scale.item_criteria
+        else None
+    )
     if answers is not None:
-        score = sum(answers)
+        score = sum(map(bool, answers)) if reached is None else reached.score
     else:
         score = _label(opinion[key], scale) if scale.options else _score(opinion[key], scale)
     return Judgment(
@@ -349,6 +363,7 @@ def _verdict(opinion: dict[str, Json], scale: Scale, dissent: bool) -> Judgment:
         label=scale.label(score),
         answers=answers,
         dissent=_text(opinion["dissent"], "dissent", MAX_ARGUMENT_CHARS) if dissent else None,
+        attained=reached,
     )
 
 
@@ -361,12 +376,19 @@ def _label(value: Json, scale: Scale) -> int:
     return score
 
 
-def _answers(value: Json, scale: Scale) -> tuple[bool, ...]:
+def _answers(value: Json, scale: Scale) -> tuple[bool | None, ...]:
     if not isinstance(value, dict):
         raise _Refused("answers must be an object")
-    keys = [str(number) for number in range(1, scale.max + 1)]
-    if value.keys() != set(keys):
-        raise _Refused(f"answers must have the keys 1 to {scale.max}")
+    keys = [str(number) for number in range(1, len(scale.questions) + 1)]
+    if unknown := value.keys() - set(keys):
+        raise _Refused(f"answers must have the keys 1 to {len(keys)}, got {excerpt(min(unknown), 60)!r}")
+    if scale.item_criteria:
+        entries = [value.get(key) for key in keys]
+        if not any(isinstance(entry, bool) for entry in entries):
+            raise _Refused(f"none of the {len(keys)} criteria has an answer")
+        return tuple([entry if isinstance(entry, bool) else None for entry in entries])
+    if len(value) < len(keys):
+        raise _Refused(f"answers must have the keys 1 to {len(keys)}")
     if not all(isinstance(entry, bool) for entry in value.values()):
         raise _Refused("each of the answers must be true or false")
     return tuple(value[key] is True for key in keys)

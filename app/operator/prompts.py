@@ -81,6 +81,7 @@ def _prompt(
     dicast: Dicast, job: EvaluationJob, agent: Agent, dimensions: Sequence[Dimension], item: Item, key: bytes | None,
     replicate: int, *, batched: bool,
 ) -> ShownPrompt:  # fmt: skip
+    dimensions = [dimension.asked_about(item.criteria) for dimension in dimensions]
     template = job.template_for(agent, dimensions[0])
     nonce = nonce_for(key or secrets.token_bytes(32), agent, dimensions, item, replicate, template)
     arranged = None if template is None else shared.lines(template, item, nonce)

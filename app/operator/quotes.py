@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 
 from dicast.app import datasets
 from dicast.app.domain.arrangement import arrangement_of
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import Criterion, Dimension
 from dicast.app.domain.fingerprints import digest, prompt_digest
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
@@ -108,6 +108,10 @@ class _Hits:
     bytes: float = 0.0
 
 
+USUAL_CRITERIA = 10
+"""How many criteria of its own an item is taken to have: HealthBench's have 9.7 on average. Their texts are counted."""
+
+
 class RequestSizes:
     """Knows the bytes of a job's requests: those of the item, and those around it."""
 
@@ -134,7 +138,8 @@ class RequestSizes:
 
 
 def _bytes_around(agent: Agent, dimensions: Sequence[Dimension], *, batch: bool) -> int:
-    item = Item(id="-", text="-")
+    item = Item(id="-", text="-", criteria=[Criterion(text="-", points=1)] * USUAL_CRITERIA)
+    dimensions = [dimension.asked_about(item.criteria) for dimension in dimensions]
     if batch:
         prompt = batch_prompt(agent, dimensions, item, _NONCE)
     else:

@@ -191,14 +191,20 @@ def _probability(item: Item) -> float | None:
 
 def _described_dimensions(dicast: Dicast, report: Report) -> list[dict[str, Any]]:
     """Return the dimensions as they are described to raters: as to judges, or what the report knows once the ledger
-    has forgotten the job."""
+    has forgotten the job. Those that judge by criteria of the items are left out."""
     try:
         spec, _ = dicast.ledger.submitted_job(report.job_id)
     except UnknownJob:
         by_id: dict[str, Dimension] = {}
     else:
         by_id = {dimension.id: dimension for dimension in spec.dimensions}
-    return [_describe_dimension(dimension, by_id.get(dimension.id)) for dimension in report.dimensions]
+    askable = [dimension for dimension in report.dimensions if dimension.kind != "criteria"]
+    if not askable:
+        raise RatingRefused(
+            f"dimensions: {report.dimensions[0].id!r} is judged by the criteria of each item, for which raters have no "
+            "questions here; give people's percentages in a file (`dicast report JOB --ratings FILE`)"
+        )
+    return [_describe_dimension(dimension, by_id.get(dimension.id)) for dimension in askable]
 
 
 def _describe_dimension(dimension: ReportDimension, spec: Dimension | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Protocol
 import orjson
 
 from dicast.app import logs
-from dicast.app.domain.dimension import Dimension
+from dicast.app.domain.dimension import MAX_CRITERIA, Criterion, Dimension
 from dicast.app.domain.image import ImageError
 from dicast.app.domain.item import Item
 from dicast.app.domain.material import TemplateError
@@ -296,7 +296,8 @@ def _beyond_reservation(call: Call, request: ChatRequest) -> Outcome | None:
 
 @lru_cache(maxsize=1)
 def _sample_item() -> Item:
-    return Item(id="-", text="-", prompt="-", reference="-")
+    criteria = [Criterion(text="-", points=1)] * MAX_CRITERIA
+    return Item(id="-", text="-", prompt="-", reference="-", criteria=criteria)
 
 
 WORDS_MORE = 1000
@@ -306,10 +307,12 @@ WORDS_MORE = 1000
 def bound_without_item(agent: Agent, dimensions: Sequence[Dimension], *, batch: bool) -> Bound:
     """Return the most tokens that a call about these dimensions may take beside those of its item. An estimate: the
     request itself is compared with what was reserved by it."""
+    item = _sample_item()
+    dimensions = [dimension.asked_about(item.criteria) for dimension in dimensions]
     if batch:
-        prompt = batch_prompt(agent, dimensions, _sample_item(), _SAMPLE_NONCE)
+        prompt = batch_prompt(agent, dimensions, item, _SAMPLE_NONCE)
     else:
-        prompt = single_prompt(agent, dimensions[0], _sample_item(), _SAMPLE_NONCE, structured=True)
+        prompt = single_prompt(agent, dimensions[0], item, _SAMPLE_NONCE, structured=True)
     texts = (prompt.system, prompt.user, orjson.dumps(prompt.schema).decode())
     bound = bound_of_request(texts, 0, prompt.max_tokens)
     return bound._replace(input_tokens=bound.input_tokens + WORDS_MORE)
@@ -405,7 +408,8 @@ def _is_shared(call: Call) -> bool:
     alike = [
         dimension
         for dimension in spec.dimensions
-        if dimension.scale == call.dimensions[0].scale and spec.template_for(call.agent, dimension) == template
+        if dimension.asked_about(call.item.criteria).scale == call.dimensions[0].scale
+        and spec.template_for(call.agent, dimension) == template
     ]
     return (1 if call.token.batch else len(alike)) * spec.replicates > 1
 

@@ -99,7 +99,8 @@ class Call:
 
     def dimension(self, claim: Claim) -> Dimension:
         """Return the dimension that a claimed unit asks about."""
-        return self.job.spec.dimensions[self.lane.unit(claim.position).dimension]
+        dimension = self.job.spec.dimensions[self.lane.unit(claim.position).dimension]
+        return dimension if self.item.criteria is None else dimension.asked_about(self.item.criteria)
 
     def of(self, claims: Sequence[Claim]) -> Call:
         """Return the same call, of some of its units alone."""
@@ -130,6 +131,7 @@ class Call:
             answer_score=verdict.score if is_expected else None,
             label=dimension.scale.label(score),
             answers=None if verdict.answers is None else list(verdict.answers),
+            attained=verdict.attained,
             argument=verdict.argument,
             dissent=verdict.dissent,
             cited_evidence=list(verdict.cited_evidence),

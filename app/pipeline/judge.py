@@ -340,6 +340,7 @@ class Judge:
 def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """Build the call for claimed units."""
     job, lane = work.job, work.job.lanes[work.ref.lane]
+    dimensions = [job.spec.dimensions[lane.unit(c.position).dimension] for c in run]
     place = job.places[unit.agent][work.deployment] if job.places else None
     return Call(
         ref=work.ref,
@@ -349,7 +350,7 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
         deployment=deployment,
         pool=lane.pools[work.deployment],
         item=item,
-        dimensions=[job.spec.dimensions[lane.unit(c.position).dimension] for c in run],
+        dimensions=dimensions if item.criteria is None else [d.asked_about(item.criteria) for d in dimensions],
         claims=run,
         replicate=unit.replicate,
         ends_at=_ends_at(run),

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from dicast.app.domain.dimension import Scale, attained
 from dicast.app.domain.fingerprints import wording_digest
 from dicast.app.domain.item import Item
 from dicast.app.domain.nonce import question_digest
@@ -40,7 +41,8 @@ def question_key(job: JobRecord, lane: Lane, position: int, item: Item, place: s
     spec, unit = job.spec, lane.unit(position)
     first = position - position % lane.stride
     numbers = [lane.unit(at).dimension for at in range(first, first + lane.stride)]
-    batch = [spec.dimensions[number] for number in (numbers if item.probe != SINGLE else [unit.dimension])]
+    numbers = numbers if item.probe != SINGLE else [unit.dimension]
+    batch = [spec.dimensions[number].asked_about(item.criteria) for number in numbers]
     dimensions = dimensions_in_order(item, batch)
     agent = spec.agents[unit.agent]
     judged_item = shown_item(item, dimensions, unit.replicate, swapped=bool(spec.is_swapped(unit.replicate)))
@@ -61,6 +63,8 @@ def _entry_of(result: Mapping[str, Any], kept_ms: int) -> Entry | None:
     """Return the entry for a unit's result as the ledger stores it; None if it is not to be kept."""
     key, opinion = result.get("question"), result["opinion"]
     if key is None or opinion.get("score") is None:
+        return None
+    if None in (opinion.get("answers") or ()):  # it is worth another call
         return None
     fields = {name: opinion[name] for name in KeptOpinion.model_fields if name in opinion}
     return Entry(key=key, kept_ms=kept_ms, opinion=KeptOpinion(**fields))
@@ -130,12 +134,11 @@ def _opinion_of_unit(
 ) -> Opinion | None:
     """Return a kept opinion as one of this job, or None if it does not fit the dimension's scale."""
     unit, judgement = lane.unit(position), entry.opinion
-    dimension, item = job.spec.dimensions[unit.dimension], items[unit.item]
-    scale, answers = dimension.scale, judgement.answers
-    if not scale.min <= judgement.score <= scale.max or (answers is not None) != bool(scale.checklist):
+    item = items[unit.item]
+    dimension = job.spec.dimensions[unit.dimension].asked_about(item.criteria)
+    if not _fits(judgement, dimension.scale):
         return None
-    if answers is not None and (len(answers) != len(scale.checklist) or sum(answers) != judgement.score):
-        return None
+    scale = dimension.scale
     return Opinion(
         **judgement.model_dump(exclude={"judge"}),
         judge=job.spec.agents[unit.agent].name,
@@ -149,3 +152,18 @@ def _opinion_of_unit(
         probe=item.probe,
         cached=datetime.fromtimestamp(entry.kept_ms / 1000, UTC).isoformat(timespec="seconds"),
     )
+
+
+def _fits(judgement: KeptOpinion, scale: Scale) -> bool:
+    """Whether a kept opinion is one that a judge could have given on the scale."""
+    answers, reached = judgement.answers, judgement.attained
+    if not scale.min <= judgement.score <= scale.max or (answers is not None) != bool(scale.questions):
+        return False
+    if answers is None:
+        return reached is None
+    if None in answers or len(answers) != len(scale.questions):
+        return False
+    if not scale.item_criteria:
+        return reached is None and sum(map(bool, answers)) == judgement.score
+    shares = attained([criterion.points for criterion in scale.item_criteria], answers)
+    return reached == shares and judgement.score == shares.score

@@ -167,8 +167,20 @@ class Outcomes:
     # ------------------------------------------------------------------ an answer
     async def _answered(self, call: Call, answer: Answered) -> NextSteps:
         """Record opinions. Dimensions that a batch's answer left out are asked for again, one by one, unless they have
-        no attempts left. The cost of the call is written once, with the first write."""
+        no attempts left, and so are those of which some of the item's criteria have no answer. The cost of the call is
+        written once, with the first write."""
         unwritten = {"calls": 1, **call_counters(call, answer.usage, answer.most)}
+        lacking: Mapping[Claim, int] = {}
+        if call.item.criteria is not None:
+            lacking = {claim: lacks for claim, verdict in answer.opinions.items() if (lacks := verdict.unanswered)}
+        if lacking and not self._is_final(call):
+            if not call.token.batch:
+                lacks, criteria = sum(lacking.values()), call.dimensions[0].scale.item_criteria
+                reason = f"answer refused: {lacks} of {len(criteria)} criteria have no answer"
+                failure = ProviderFailure(FailureKind.MALFORMED, reason, status_code=200)
+                counters = failure_counters(failure) | unwritten
+                return await self._failed(call, Failed(failure, answer.latency_s, answer.usage), counters)
+            answer = replace(answer, opinions={c: v for c, v in answer.opinions.items() if c not in lacking})
         earlier = NextSteps(counts=True)
         if answer.opinions:
             earlier, unwritten = await self._scored(call, answer, unwritten), {}

@@ -38,7 +38,7 @@ from dicast.app.domain.image import media_type
 _NONCE = re.compile(r"^(?:NONCE:|END OF MATERIAL) ([0-9a-f]{16,64})$", re.MULTILINE)
 _SCALE = re.compile(r"^SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$", re.MULTILINE)
 _LABELS = re.compile(r"^LABELS: (\[.*\])$", re.MULTILINE)
-_QUESTIONS = re.compile(r"^QUESTIONS: (\d{1,3})$", re.MULTILINE)
+_QUESTIONS = re.compile(r"^(?:QUESTIONS|STATEMENTS): (\d{1,3})$", re.MULTILINE)
 CRITERION = re.compile(r'^CRITERION: (".*") SCALE: (-?\d{1,9})\.\.(-?\d{1,9})$', re.MULTILINE)
 _DISSENT = re.compile(r'Under "dissent",')
 _CITED_VERDICTS = re.compile(r'^By the criterion ".*", judge \d+ gives (.+) and argues:$', re.MULTILINE)

@@ -101,9 +101,9 @@ def export(results_dir: str | Path, job_id: str, format: Format, out: str | Path
     """Write the opinions of a finished job to the file `out`, whole or not at all, and return its path. Opinions on
     variants of items, which were judged for probes, are left out.
 
-    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence` and `answers` are JSON lists, a missing score
-    is an empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe. Use JSONL or
-    Parquet where texts must stay exact. Raises `NoResults`, ValueError for another format, OSError.
+    CSV is meant for spreadsheets: all cells are quoted, `cited_evidence`, `answers` and `attained` are JSON lists, a
+    missing score is an empty cell, and a text that a spreadsheet would run as a formula gets a leading apostrophe. Use
+    JSONL or Parquet where texts must stay exact. Raises `NoResults`, ValueError for another format, OSError.
     """
     if format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
@@ -135,7 +135,8 @@ def _write_csv(file: IO[bytes], opinions: Iterable[Opinion], keep: Sequence[str]
         del row["usage"], row["metadata"]
         row |= {column: as_text(opinion.metadata.get(name)) for column, name in metadata_columns.items()}
         row["cited_evidence"] = orjson.dumps(opinion.cited_evidence).decode()
-        row["answers"] = None if opinion.answers is None else orjson.dumps(opinion.answers).decode()
+        for name in ("answers", "attained"):
+            row[name] = None if row[name] is None else orjson.dumps(row[name]).decode()
         rows.writerow({k: cell(v) if isinstance(v, str) else v for k, v in row.items()})
     text.flush()
     text.detach()

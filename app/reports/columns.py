@@ -40,6 +40,7 @@ _LINES = pa.schema(
         ("dissent", pa.string()),
         ("cached", pa.string()),
         ("answer_score", pa.int64()),
+        ("attained", pa.list_(pa.float64())),
     ]
 )
 

@@ -51,7 +51,8 @@ class KeptOpinion(BaseModel):
     pool: str = ""
     score: int | float
     answer_score: int | None = None
-    answers: list[bool] | None = None
+    answers: list[bool | None] | None = None
+    attained: tuple[float, float] | None = None
     argument: str
     dissent: str | None = None
     cited_evidence: list[str] = []

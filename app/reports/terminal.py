@@ -47,7 +47,7 @@ class TableMaker(Protocol):
 
 def scale_name(dimension: ReportDimension) -> str:
     """Describe a scale in a few characters."""
-    names = {"preference": "A or B", "checklist": f"{len(dimension.questions)} yes/no"}
+    names = {"preference": "A or B", "checklist": f"{len(dimension.questions)} yes/no", "criteria": "0..100 %"}
     if dimension.kind == "labels":
         return f"{len(dimension.labels)} labels"
     return names.get(dimension.kind, f"{dimension.scale_min}..{dimension.scale_max}")
@@ -185,6 +185,9 @@ class ReportView:
         yield dimensions
         yield _more(len(report.dimensions), "dimensions")
         yield from label_table(report.by_dimension[:MAX_ROWS], style)
+        for part in report.by_dimension[:MAX_ROWS]:
+            if part.criteria is not None:
+                yield style.show(f"{part.dimension.name or part.dimension.id}: {part.criteria.sentence}", _REASON_MAX)
         yield _judges(report, style, options.max_width)
         yield _more(len(report.agents), "judges")
         if report.errors:

@@ -25,7 +25,7 @@ from dicast.app.domain.plan import Lane, Road, lanes
 from dicast.app.domain.price import Place, Price, cap_fields, listed_price, price_from_table
 from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.refusals import JobRefused, validated
-from dicast.app.domain.text import excerpt
+from dicast.app.domain.text import counted, excerpt
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.submission.images import ItemInspector, with_absolute_paths
 from dicast.app.submission.job_file import JobFileError, check_bounds, read_document
@@ -170,9 +170,8 @@ def prepare(
         trials.add(item)
         expected.add(item)
 
-    text_bytes, item_ids, fingerprint = _survey_items(job, inspector.inspecting(count), settings)
-    if fingerprint is not None:
-        extra["fingerprint"] = fingerprint
+    survey = _survey_items(job, inspector.inspecting(count), settings)
+    extra |= {"fingerprint": survey.fingerprint} if survey.fingerprint else {}
     trials.finish()
     _check_units(job, expected.total, settings.max_units)
     ratings = None
@@ -180,7 +179,7 @@ def prepare(
         if job.ratings.path is not None:
             ratings_source = job.ratings.model_copy(update={"path": _absolute(job.ratings.path)})
             job = job.model_copy(update={"ratings": ratings_source})
-        ratings, mark = datasets.survey_ratings(job, item_ids)
+        ratings, mark = datasets.survey_ratings(job, survey.item_ids)
         extra |= {"ratings_fingerprint": mark} if mark is not None else {}
     places = _places(job, specs)
     _check_budgets(job, places, pools)
@@ -188,9 +187,15 @@ def prepare(
     extra["places"] = orjson.dumps([[place.as_dict() for place in of_agent] for of_agent in places]).decode()
     job = inspector.annotated(job, specs)
     warnings = calibration_warnings(job, [_models(*deployed) for deployed in zip(job.agents, specs, strict=True)])
-    return Prepared(
-        job, plan, expected.total, text_bytes, extra, ratings, warnings, expected.total - expected.base_items, places
-    )
+    warnings += _left_out(survey)
+    variants = expected.total - expected.base_items
+    return Prepared(job, plan, expected.total, survey.text_bytes, extra, ratings, warnings, variants, places)
+
+
+def _left_out(survey: datasets.Survey) -> list[str]:
+    """Return a warning of the rows of a file of items that hold nothing to judge."""
+    count = survey.left_out
+    return [f"items: {counted(count, 'row')} of the file left out, without an answer to judge"] if count else []
 
 
 def _places(job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> list[list[Place]]:
@@ -235,10 +240,8 @@ def price_of(spec: PoolSpec, model: str) -> Price | None:
     return listed_price(model, spec.provider, spec.base_url) if spec.provider in get_args(Dialect) else None
 
 
-def _survey_items(
-    job: EvaluationJob, visit: Callable[[Item], None], settings: Settings
-) -> tuple[int, datasets.KnownItems, str | None]:
-    """Visit every item; return the bytes of their texts, their ids, and the fingerprint of their file if they have one.
+def _survey_items(job: EvaluationJob, visit: Callable[[Item], None], settings: Settings) -> datasets.Survey:
+    """Visit every item; return what is known of them. The fingerprint is '' of items that are in no file.
 
     Raises `JobRefused` or `datasets.DatasetError` for items that cannot be judged.
     """
@@ -255,7 +258,7 @@ def _survey_items(
         )
         if survey.items == 0:
             raise datasets.DatasetError(job.items.path, "holds no items")
-        return survey.text_bytes, survey.item_ids, survey.fingerprint
+        return survey
     for item in job.items:
         visit(item)
     for name, field in required.items():
@@ -264,7 +267,7 @@ def _survey_items(
             hint = f"; did you mean {excerpt(repr(near), 80)}?" if near is not None else ""
             raise JobRefused(f"{field}: no item has {excerpt(repr(name), 80)} in its metadata{hint}")
     text_bytes = sum(_checked_size(job, item, settings.max_text_bytes) for item in job.items)
-    return text_bytes, datasets.KnownItems(item.id for item in job.items), None
+    return datasets.Survey(len(job.items), text_bytes, "", datasets.KnownItems(item.id for item in job.items))
 
 
 def _required_fields(job: EvaluationJob) -> dict[str, str]:

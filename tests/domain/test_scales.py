@@ -99,7 +99,7 @@ def test_the_rubric_knows_labels_and_questions() -> None:
         ({"checklist": ["a?", "A? "]}, {}, "differ only in case or white space"),
         ({"checklist": ["a?", " "]}, {}, "scale.checklist[1]: must not be blank"),
         ({"preference": "much"}, {}, "must be 'choice' or 'strength', got 'much'"),
-        ("good_bad", {}, "must be a mapping, or one of pass_fail, preference, got 'good_bad'"),
+        ("good_bad", {}, "must be a mapping, or one of pass_fail, preference, criteria, got 'good_bad'"),
         (TONE, {"levels": {"kind": "?"}}, "levels: 'kind' is none of the scale's labels: rude, neutral, friendly"),
         (TONE, {"levels": {"rude": "?", "0": "?"}}, "levels: 0 is described twice"),
         (TONE, {"levels": {3: "?"}}, "levels: 3 is outside the scale 0..2"),

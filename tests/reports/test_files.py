@@ -63,7 +63,7 @@ def test_a_job_ends_as_four_files(tmp_path: Path) -> None:
     assert {Path(p).name for p in dict(report.files).values()} == RESULTS | {JOB}
 
     lines = [orjson.loads(line) for line in (folder / "opinions.jsonl").read_bytes().splitlines()]
-    unsaid = {"not_needed", "dissent", "cached", "system_fingerprint", "answer_score"}
+    unsaid = {"not_needed", "dissent", "cached", "system_fingerprint", "answer_score", "attained"}
     always = [name for name in Opinion.model_fields if name not in unsaid]
     assert all(list(line) == always for line in lines)
     assert [(line["item_id"], line["judge"]) for line in lines] == [
@@ -83,12 +83,13 @@ def test_parquet_has_typed_columns_and_the_same_content(tmp_path: Path) -> None:
     assert table.column_names == [
         "judge", "criterion_id", "item_id", "replicate", "swapped", "score", "label", "answers", "argument",
         "cited_evidence", "model", "system_fingerprint", "pool", "input_tokens", "output_tokens", "latency_s",
-        "attempts", "not_needed", "probe", "dissent", "cached", "answer_score",
+        "attempts", "not_needed", "probe", "dissent", "cached", "answer_score", "attained",
     ]  # fmt: skip
     for row, told in zip(table.to_pylist(), read_opinions(tmp_path, JOB), strict=True):
         assert row.pop("not_needed") is told.not_needed is False
         assert row.pop("dissent") is told.dissent is row.pop("cached") is told.cached is None
         assert row.pop("system_fingerprint") is told.system_fingerprint is row.pop("answer_score") is None
+        assert row.pop("attained") is None
         usage = {"input_tokens": row.pop("input_tokens"), "output_tokens": row.pop("output_tokens")}
         assert {**row, "usage": usage, "metadata": {}} == told.model_dump()
 

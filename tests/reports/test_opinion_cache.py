@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.plan import lanes
 from dicast.app.pipeline.kept_opinions import KeptOpinions, question_key
@@ -264,6 +265,56 @@ class TestUse:
             self.results(KeptOpinions(cache, self.POOLS), a_record(cache="only"))
         KeptOpinions(cache, self.POOLS).keep({0: '{"opinion":{"score":1},"question":"zz"}'}, 1, replace=False)
         assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+    CRITERIA = (
+        {"text": "Is it so?", "points": 10},
+        {"text": "It is long", "points": -6},
+        {"text": "Why?", "points": 3},
+    )
+
+    def of_criteria(self, *criteria):
+        job = a_record(items=1, dimensions=1)
+        job.spec.items[:] = [Item.model_validate({"id": "i0", "text": "text 0", "criteria": [*criteria]})]
+        job.spec.dimensions[:] = [
+            Dimension.model_validate({"id": "d0", "instructions": "how good?", "scale": "criteria"})
+        ]
+        return job
+
+    def test_what_an_item_s_criteria_make_is_used_again(self, cache):
+        job = self.of_criteria(*self.CRITERIA)
+        fields = {"answers": [True, True, False], "attained": (round(4 / 13, 6),) * 2}
+        results = self.results(self.kept(cache, job, score=31, **fields), job)
+        assert len(results) == 4
+        assert {(o["score"], *o["answers"], *o["attained"]) for o in results.values()} == {
+            (31, True, True, False, *fields["attained"])
+        }
+        dearer = self.of_criteria({**self.CRITERIA[0], "points": 9}, *self.CRITERIA[1:])
+        assert self.results(KeptOpinions(cache, self.POOLS), dearer) == {}
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"score": 30, "answers": [True, True, False], "attained": (0.307692, 0.307692)},
+            {"score": 31, "answers": [True, True, False], "attained": (0.3, 0.3)},
+            {"score": 31, "answers": [True, True, False]},
+            {"score": 77, "answers": [True, False], "attained": (0.769231, 0.769231)},
+            {"score": 88, "answers": [True, False, None], "attained": (0.769231, 1.0)},
+            {"score": 31},
+        ],
+    )
+    def test_what_the_criteria_could_not_make_is_not_used(self, cache, fields):
+        job = self.of_criteria(*self.CRITERIA)
+        assert self.results(self.kept(cache, job, **fields), job) == {}
+
+    def test_criteria_without_an_answer_are_not_kept(self, cache):
+        opinion = an_entry().opinion.model_dump() | {
+            "score": 88,
+            "answers": [True, False, None],
+            "attained": (0.7, 1.0),
+        }
+        page = {0: orjson.dumps({"opinion": opinion, "question": f"{1:064x}"}).decode()}
+        KeptOpinions(cache, self.POOLS).keep(page, 7, replace=False)
+        assert cache.stats().entries == 0
 
     def test_errors_are_not_kept(self, cache):
         key = f"{1:064x}"

@@ -141,6 +141,11 @@ def checklists(report: Report) -> list[dict[str, Any]]:
     return sections
 
 
+def criteria(report: Report) -> list[tuple[str, str]]:
+    """Return what was found of items' own criteria, by the dimensions that ask for them."""
+    return [(title(row.dimension), row.criteria.sentence) for row in report.by_dimension if row.criteria is not None]
+
+
 def preferences(report: Report) -> list[dict[str, Any]]:
     """Return, for each dimension of pairs, how often A wins, according to judges and people, and which contestant is
     best."""

@@ -19,7 +19,15 @@ from dicast.app.reports.files import changing
 from dicast.app.reports.folders import replacing
 from dicast.app.reports.html import plots
 from dicast.app.reports.html.items import ChosenItems, choose
-from dicast.app.reports.html.outcomes import answer_section, checklists, labels, preferences, skipped_section, trust
+from dicast.app.reports.html.outcomes import (
+    answer_section,
+    checklists,
+    criteria,
+    labels,
+    preferences,
+    skipped_section,
+    trust,
+)
 from dicast.app.reports.html.sections import (
     choices,
     distributions,
@@ -97,7 +105,7 @@ def _report(folder: Path, report: Report, choice: ChosenItems | None) -> bytes:
     return _rendered("report.html.j2", {
         **_head(report), "opening": opening(report), "distributions": distributions(report), "heat": heat_map(report),
         "answer": answer_section(report), "labels": labels(report), "checklists": checklists(report),
-        "preferences": preferences(report), "spared": skipped_section(report),
+        "criteria": criteria(report), "preferences": preferences(report), "spared": skipped_section(report),
         "trust": trust(report), "items": choices(report, choice), "one_judge": len(report.agents) < 2,
         "ranks": RANKS, "errors": trouble(report),
         "cost": spent(report), "setup": setup(report), "digests": _digests(folder),

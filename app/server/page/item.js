@@ -43,10 +43,10 @@ export async function itemParts(name, id, report, signal) {
   const metadata = Object.entries(found.opinions[0] ?? {}).filter(([key, value]) => key.startsWith("metadata.") && value !== null).map(([key, value]) => [key.slice(9), String(value)]);
   const own = { metadata: Object.fromEntries(metadata) };
   const head = h("div", { class: "row facts" }, metadata.map(([key, value]) => h("span", { class: "fact" }, h("span", { class: "dim" }, foreign(key), " "), foreign(value))), copier("Copy the id", () => id));
-  const opinions = h("section", { "aria-label": "Opinions" }, report.dimensions.map((d) => about(name, d, found, own, signal)),
+  const whole = get(at(of(name, "/text"), { id }), signal).catch((error) => ({ item: null, reason: error.message }));
+  const opinions = h("section", { "aria-label": "Opinions" }, report.dimensions.map((d) => about(name, d, found, own, whole, signal)),
     found.more && h("p", { class: "dim" }, `Only the first ${count(found.opinions.length)} opinions are shown.`));
-  get(at(of(name, "/text"), { id }), signal).catch((error) => ({ item: null, reason: error.message }))
-    .then((told) => { if (!signal.aborted) showText(text, told, found.opinions); });
+  whole.then((told) => { if (!signal.aborted) showText(text, told, found.opinions); });
   return { head, texts: text, opinions };
 }
 
@@ -70,7 +70,7 @@ function copier(label, text) {
 }
 
 /** All that was said of the item in one dimension. */
-function about(name, dimension, found, own, signal) {
+function about(name, dimension, found, own, whole, signal) {
   const mine = found.opinions.filter((opinion) => opinion.criterion_id === dimension.id);
   const scores = mine.map((opinion) => opinion.score).filter((score) => score !== null);
   const errors = found.errors.filter((error) => error.criterion_id === dimension.id);
@@ -93,9 +93,21 @@ function about(name, dimension, found, own, signal) {
       opinion.argument && h("div", { class: "argument" }, marked(opinion.argument)),
       opinion.dissent && h("div", {}, h("h3", {}, "Dissent"), h("div", { class: "argument" }, marked(opinion.dissent))),
       dimension.questions?.length > 0 && opinion.answers && h("ul", { class: "answers" }, dimension.questions.map((question, n) => h("li", {}, h("b", {}, opinion.answers[n] ? "yes" : "no"), " ", foreign(question)))),
+      dimension.kind === "criteria" && opinion.answers && answered(opinion, whole),
       (opinion.cited_evidence || []).map((quote) => h("blockquote", { dir: "auto" }, quote)),
       opinion.score === null && errors.filter((error) => error.judge === opinion.judge && error.replicate === opinion.replicate).map((error) => h("p", { class: "wrong" }, `${error.kind.replaceAll("_", " ")}: `, foreign(error.message))),
       traces(name, opinion, signal)))));
+}
+
+/** What a judge found of the item's own criteria, with their texts as soon as they are known. */
+function answered(opinion, whole) {
+  const [low, high] = opinion.attained ?? [], open = opinion.answers.filter((met) => met === null).length;
+  const list = h("ul", { class: "answers" });
+  const draw = (criteria) => show(list, opinion.answers.map((met, n) => h("li", {}, h("b", {}, met === null ? "no answer" : met ? "met" : "not met"), " ",
+    criteria?.[n] ? [foreign(criteria[n].text), h("span", { class: "dim" }, ` (${criteria[n].points > 0 ? "+" : ""}${criteria[n].points})`)] : `criterion ${n + 1}`)));
+  draw();
+  whole.then((told) => draw(told.item?.criteria));
+  return [low !== undefined && h("p", { class: "dim" }, low === high ? `${fixed(100 * low, 1)} % of its points` : `${fixed(100 * low, 1)} to ${fixed(100 * high, 1)} % of its points, as ${open === 1 ? "one criterion has" : `${open} criteria have`} no answer`), list];
 }
 
 /** What a call took, what was sent, and what is kept of its answer. */
