@@ -52,7 +52,8 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"items": {"file": "a.csv"}}, "items.path: is missing\n  items.file: unknown key; did you mean path?"),
     # forms
     (of_dimension(scale=[1, 5]), f"dimensions[0].scale: must be a mapping, got [1, 5]; {SCALES}"),
-    (of_dimension(scale="1-5"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, got '1-5'"),
+    (of_dimension(scale="1-5"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, criteria, "
+                                "got '1-5'"),
     (of_dimension(scale=5), f"dimensions[0].scale: must be a mapping, got 5; {SCALES}"),
     (of_dimension(levels={"poor": 1}), "dimensions[0].levels: a score must be a whole number, got 'poor'; "
                                        + LEVELS_FORM),
@@ -101,8 +102,8 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     (of_agent(params={"seed": 3}), "agents: 'a': params.seed: belongs beside params, as the judge's seed, got 3"),
     (of_agent(effort="hgih"), "agents[0].effort: must be 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max', "
                               "got 'hgih'; did you mean high?"),
-    (of_dimension(scale="pas_fail"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, got "
-                                     "'pas_fail'; did you mean 'pass_fail'?"),
+    (of_dimension(scale="pas_fail"), "dimensions[0].scale: must be a mapping, or one of pass_fail, preference, "
+                                     "criteria, got 'pas_fail'; did you mean 'pass_fail'?"),
     ({"panel": "medain"}, "panel.combine: must be 'mean', 'median', 'trimmed', 'majority', 'weighted', 'worst', "
                           "'dawid_skene' or 'chief', got 'medain'; did you mean median?"),
     ({"panel": {"escalate": {"diference": 1}}}, "panel.escalate.diference: unknown key; did you mean difference?"),
