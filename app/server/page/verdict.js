@@ -23,7 +23,7 @@ export const hint = (about) => h("details", { class: "hint" }, h("summary", { "a
 export const health = (conclusions, state) => badge(conclusions?.badge ?? state, HEALTH[conclusions?.health] ?? state);
 
 /** A sentence whose percents stay on one line with their numbers. */
-const sentence = (text) => foreign(text.replace(/(\d) %/g, "$1\u00a0%"));
+const sentence = (text) => foreign(text.split(/(\d[\d.,]* %)/).map((part, at) => (at % 2 ? h("span", { class: "together" }, part) : part)));
 
 /** The sentences: which is best, whom to trust, what failed, what now. */
 export function verdict(conclusions, again) {
