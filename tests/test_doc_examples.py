@@ -19,6 +19,7 @@ import yaml
 from dicast import load_job
 from dicast.app.operator.prompts import first_unit
 from tests.e2e.cluster import ROOT, Cluster, one_worker
+from tests.test_healthbench import a_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -40,6 +41,12 @@ ITEMS = [
 ]  # fmt: skip
 PAIR = {"id": "q", "text_a": "Seven minutes.", "text_b": "Not long."}
 PREFERENCE = {"id": "better", "instructions": "Which is better?", "scale": "preference"}
+CRITERIA = [{"text": "Answers the question", "points": 5}, {"text": "Rambles", "points": -2}]
+OWN_ITEMS: dict[str, Any] = {
+    "preference": {"items": [PAIR]},
+    "criteria": {"items": [{**item, "criteria": CRITERIA} for item in ITEMS]},
+}
+"""The items that dimensions on these scales need, where a part brings none."""
 WHOLE: dict[str, Any] = {
     "agents": [{"name": "judge"}, {"name": "second"}],
     "items": ITEMS,
@@ -66,7 +73,7 @@ def readings(block: str) -> list[dict[str, Any]]:
 
 
 def whole(part: dict[str, Any]) -> list[dict[str, Any]]:
-    """Jobs with this part: a preference is asked of pairs, so it stands apart from scores."""
+    """Jobs with this part: what is asked of other items than texts stands apart."""
     job = {**WHOLE, **part, **({"batching": True} if "probes" in part else {})}
     if isinstance(part.get("question"), dict) or (isinstance(part.get("gate"), dict) and "dimensions" not in part):
         asked = [part.get("question", {}).get("dimension"), *part.get("gate", {}).get("fail_under", {})]
@@ -75,10 +82,11 @@ def whole(part: dict[str, Any]) -> list[dict[str, Any]]:
         job["dimensions"] = NEEDS["ratings"]
     if "dimensions" not in part or "items" in part:
         return [job]
-    preferences = [d for d in part["dimensions"] if isinstance(d, dict) and d.get("scale") == "preference"]
-    scores = [d for d in part["dimensions"] if d not in preferences]
-    jobs = [{**job, "dimensions": preferences, "items": [PAIR]}] if preferences else []
-    return [*jobs, {**job, "dimensions": scores}] if scores else jobs
+    kinds: dict[str, list[Any]] = {}
+    for dimension in part["dimensions"]:
+        scale = dimension.get("scale") if isinstance(dimension, dict) else None
+        kinds.setdefault(scale if isinstance(scale, str) and scale in OWN_ITEMS else "", []).append(dimension)
+    return [{**job, "dimensions": asked, **OWN_ITEMS.get(kind, {})} for kind, asked in kinds.items()]
 
 
 CASES = [
@@ -100,6 +108,8 @@ def write_side_files(folder: Path) -> None:
     """What the examples name beside the job."""
     lines = "".join(json.dumps({k: v for k, v in item.items() if k != "metadata"}) + "\n" for item in ITEMS)
     (folder / "answers.jsonl").write_text(lines)
+    rows = [json.dumps({**a_row(n), "completion": f"Answer {n}."}) + "\n" for n in range(3)]
+    (folder / "2025-05-07-06-14-12_oss_eval.jsonl").write_text("".join(rows))
     (folder / "answers.csv").write_text("id,text\na1,Turn it on.\na2,Read the manual.\n")
     (folder / "ratings.csv").write_text("item_id,dimension,rater,score\na0,clarity,ada,5\n")
     (folder / "sheet.csv").write_text("item_id,rater,clarity,truth\na0,ada,5,3\n")

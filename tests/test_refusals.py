@@ -20,6 +20,8 @@ from dicast.app.submission.submit import check_job
 AGENT = {"name": "a"}
 DIMENSION = {"id": "d", "instructions": "?"}
 ITEM = {"id": "i", "text": "t"}
+GIVEN_FIELDS = [name for name in EvaluationJob.model_fields if name not in ("item_images", "item_kinds")]
+"""Dicast itself sets the others."""
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -68,13 +70,17 @@ def test_a_good_job_passes() -> None:
          ["dimensions[0].scale: scale.max must be > scale.min (5), got 1"]),
         (job(dimensions=[{**DIMENSION, "scale": {"maxx": 5}}]),
          ["dimensions[0].scale.maxx: unknown key; did you mean max?"]),
+        (job(dimensions=[{**DIMENSION, "scale": {"rhubarb": 5}}]), [
+            "dimensions[0].scale.rhubarb: unknown key; "
+            "there are min, max, labels, ordered, checklist, preference, criteria"
+        ]),
         (job(dimensions=[{**DIMENSION, "id": "a\x07"}]),
          ["dimensions[0].id: contains the unprintable character U+0007, got 'a\\x07'"]),
         (job(items=[{"id": True, "text": "t"}]), ["items[0].id: must be a text, got True"]),
         (job(items={"pth": "x"}),
          ["items.path: is missing", "items.pth: unknown key; did you mean path?"]),
         (job(**{"a\x1b[2Jb": 1}),
-         [f"a\\x1b[2Jb: unknown key; there are {', '.join(EvaluationJob.model_fields)}"]),
+         [f"a\\x1b[2Jb: unknown key; there are {', '.join(GIVEN_FIELDS)}"]),
         (job(replicates=0, spend="once", agents=[{**AGENT, "max_tokens": 0}]),
          ["agents[0].max_tokens: must be >= 1, got 0", "replicates: must be >= 1, got 0",
           "spend: must be 'at_least_once' or 'at_most_once', got 'once'"]),

@@ -9,6 +9,8 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
 
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.records import RecordError, inline_items
@@ -232,7 +234,8 @@ def _is_of_another_form(kind: str, place: list[Any]) -> bool:
 
 def _hint(place: list[Any], model_type: type[BaseModel]) -> str:
     key = str(place[-1])
-    field_names = [field for model in _models_at(place[:-1], model_type) for field in model.model_fields]
+    models = _models_at(place[:-1], model_type)
+    field_names = [name for model in models for name, field in model.model_fields.items() if _is_public(field)]
     other = OTHER_NAMES.get(key.lower())
     near = other if other in field_names else nearest(key, field_names)
     if near is not None:
@@ -242,6 +245,12 @@ def _hint(place: list[Any], model_type: type[BaseModel]) -> str:
     return f"; there are {', '.join(dict.fromkeys(field_names))}" if field_names else ""
 
 
+def _is_public(field: FieldInfo) -> bool:
+    """Whether a job may give the field: the JSON Schema of jobs has it."""
+    hidden: Any = SkipJsonSchema  # to type checkers it is an annotation, not a class
+    return not any(isinstance(part, hidden) for part in field.metadata)
+
+
 def _models_at(place: Sequence[Any], model_type: type[BaseModel]) -> list[type[BaseModel]]:
     """Return the models of which one is meant at a place, counted from a document `of` a model."""
     types: list[Any] = [model_type]
@@ -249,9 +258,8 @@ def _models_at(place: Sequence[Any], model_type: type[BaseModel]) -> list[type[B
         models = [candidate for candidate in types if isinstance(candidate, type) and issubclass(candidate, BaseModel)]
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
         tagged = [model for model in models if part in _tags(model)]
-        elements = [
-            element for annotation in types for element in get_args(annotation)[-1:]
-        ]  # of a list, or of a mapping
+        members = [[arg for arg in get_args(annotation) if arg is not Ellipsis] for annotation in types]
+        elements = [arg for arguments in members for arg in arguments[-1:]]  # of a list, a tuple, or a mapping
         types = [member for annotation in fields or tagged or elements for member in _united(annotation)]
     return [candidate for candidate in types if isinstance(candidate, type) and issubclass(candidate, BaseModel)]
 

@@ -482,5 +482,5 @@ async def test_a_call_goes_to_the_pool_of_the_deployment_that_its_message_names(
         ref=SimpleNamespace(lane=0), token=MessageId(0), deployment=1, probe=False,
     )  # fmt: skip
     unit = SimpleNamespace(agent=0, replicate=0)
-    call = judge_module._call(order, unit, "q's", SimpleNamespace(opinions=None), [])
+    call = judge_module._call(order, unit, "q's", SimpleNamespace(criteria=None, opinions=None), [])
     assert (call.pool, call.deployment) == ("q", "q's")
