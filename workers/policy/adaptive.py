@@ -169,6 +169,11 @@ def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> f
 
 
 EPSILON_S = 1e-9
+_DIAGNOSED = {
+    Cause.CAP: "refused by the number of open calls",
+    Cause.RATE: "refused by the number of calls in a time",
+    Cause.COLLAPSE: "all is refused: single calls until one is accepted",
+}
 BORNE_PART, BORNE_RTTS = 0.8, 4.0
 """The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
 is assumed."""
@@ -258,7 +263,7 @@ class Adaptive:
         if per_s and state.rate is None and state.growth.slow_start:
             state.rate = LearnedRate.advertised(per_s, self.config.quantum_gain, now)
             state.growth.cut(now, state.growth.limit)
-            self._set_reason("per-second quanta")
+            self._set_reason("the advertised rate is counted by the second")
 
     def _handle_refusal(self, event: Done, trial: LoggedCall, now: float) -> None:
         """A call was refused while the breaker is closed.
@@ -312,7 +317,7 @@ class Adaptive:
         if growth.large_step:
             state.accepted_later.note_refusal(state.log.open_at_provider(trial), now)
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
-        self._set_reason("step refused")
+        self._set_reason("the last step up was refused")
 
     def _suspect(self, trial: LoggedCall, now: float) -> None:
         """Give up one slot after a refusal at the very top, unless such refusals have turned out to be noise lately."""
@@ -327,7 +332,7 @@ class Adaptive:
         level = min(level, int(growth.limit))
         top_refusals.note_refusal(level, now)
         growth.lower(level)
-        self._set_reason("refused at the top")
+        self._set_reason("the last call that the limit allowed was refused")
 
     def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:
         """Handle a refusal while a rate is in force: measure the rate again, or find that it was not a rate."""
@@ -338,7 +343,7 @@ class Adaptive:
             state.rate, state.not_a_rate_until = None, now + 3.0 * timescales.rtt_s
             self._cut(now, min(state.growth.limit, cap))
             state.growth.good = state.growth.limit
-            self._set_reason("a cap after all")
+            self._set_reason("refused by the number of open calls, not by a rate")
             return
         trial.explained = True
         if state.noise.test is not None:
@@ -354,17 +359,17 @@ class Adaptive:
             state.noise.watch(state.log.sent_total)
         elif doubtful and state.noise.suspects(state.log.sent_total, rate.per_s, now):
             rate.run_at(SLOWED * rate.per_s, now)
-            self._set_reason("slower, to see whether it is noise")
+            self._set_reason("slower, to see whether refusals come by chance")
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * timescales.rtt_s
-            self._set_reason("slowing down does not help")
+            self._set_reason("refusals went on however slowly calls were sent")
 
     def _noise_proven(self, now: float) -> None:
         """Return to the former limit, or go on with slow start: the refusals were noise."""
         state, growth = self.state, self.state.growth
         state.rate, state.not_a_rate_until = None, max(state.not_a_rate_until, state.noise.until)
         growth.retake(now, self.config.hold_min_rtts)
-        self._set_reason("noise, not a rate")
+        self._set_reason("refusals come by chance, not by a rate")
 
     # Time
 
@@ -409,14 +414,16 @@ class Adaptive:
                 config.hold_min_rtts,
                 on_way,
             )
-            self._set_reason("slow start" if growth.slow_start else "room")
+            self._set_reason(
+                "growing fast until a call is refused" if growth.slow_start else "one step up, as nothing was refused"
+            )
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
         state, rtt_s = self.state, self.state.timescales.rtt_s
         last = state.log.last()
         if now - rate.bound_at > 3.0 * rtt_s and last is not None and now < last.sent_at + state.timescales.feedback_s:
             state.rate = None
-            self._set_reason("the limit binds, not the rate")
+            self._set_reason("the limit allows fewer calls than the rate")
             return
         if rate.refuted:
             state.rate, accepted_level = (
@@ -424,14 +431,14 @@ class Adaptive:
                 max((trial.open_before + 1 for trial in state.log.trials), default=self.floor),
             )
             self._cut(now, min(state.growth.limit, accepted_level))
-            self._set_reason("more than a second's share is accepted")
+            self._set_reason("more calls a second are accepted than advertised")
             return
         test = state.noise.test
         if test is None:
             rate.advance(state.log, now, rtt_s, state.timescales.feedback_s)
         elif state.noise.disproved(test, state.log.sent_total, now, rtt_s):
             rate.run_at(test.per_s, now)
-            self._set_reason("a rate, not noise")
+            self._set_reason("refusals come by a rate, not by chance")
         state.growth.lift(min(self.ceiling, self.config.rate_room * rate.per_s * rtt_s))
 
     def _confirm(self, now: float) -> bool:
@@ -456,7 +463,7 @@ class Adaptive:
         if state.told.names_one_end(refusals, state.log, now):
             for trial in refusals:
                 trial.explained = trial.forgiven = True
-            self._set_reason("a window is used up")
+            self._set_reason("the provider's present window is used up")
             return
         starting = is_starting(config, state, now)
         diagnosis = diagnosis_of(config, state, now, starting=starting)
@@ -468,7 +475,7 @@ class Adaptive:
         if diagnosis.kind is Cause.RATE:
             growth.cut(now, growth.limit)
             self._keep_rate(
-                0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, "diagnosis: rate"
+                0.95 * rate_of(state, state.episode, now - state.timescales.feedback_s), now, _DIAGNOSED[Cause.RATE]
             )
             return
         state.accepted_later.note_refusal(diagnosis.level, now)
@@ -484,7 +491,7 @@ class Adaptive:
                 growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
             self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
-        self._set_reason(f"diagnosis: {diagnosis.kind}")
+        self._set_reason(_DIAGNOSED[diagnosis.kind])
 
     def _bear(self, now: float) -> None:
         """Go on somewhat more slowly in a wave of overload that refuses whatever the load, and judge it again later."""
@@ -494,7 +501,7 @@ class Adaptive:
         accepted = (state.log.open_at_provider(trial) + 1 for trial in state.log.trials if not trial.was_refused)
         self._cut(now, BORNE_PART * growth.limit)
         growth.good = float(max(accepted, default=0))
-        self._set_reason("overload, whatever the load")
+        self._set_reason("the provider says it is overloaded, however few calls are open")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
         """If the single call was accepted, climb back to the last refused number, or go on with slow start."""
@@ -505,7 +512,7 @@ class Adaptive:
         if now < last.sent_at + state.timescales.feedback_s - EPSILON_S:
             return
         state.single_calls = None
-        self._set_reason("accepted again")
+        self._set_reason("a single call is accepted again")
         restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
         if restored and state.accepted_later.count_acceptance(now, state.timescales.rtt_s, self.config.memory_rtts):
             if self._was_accepted_later(now):
@@ -527,7 +534,7 @@ class Adaptive:
         went = state.log.accepted_per_s(
             now - timescales.feedback_s - 2.0 * timescales.rtt_s, now - timescales.feedback_s
         )
-        self._keep_rate(0.97 * went, now, "refused levels were accepted later")
+        self._keep_rate(0.97 * went, now, "as many calls as were refused are accepted later")
         state.growth.forget_step()
         return True
 
@@ -549,7 +556,7 @@ class Adaptive:
             if state.failures.count(event, growth.limit <= self.floor, turned_away=turned_away) >= config.trip_failures:
                 state.breaker = breakers.trip(config.breaker, state.breaker, now)
                 state.limit_at_trip = growth.limit
-                self._set_reason("breaker opened")
+                self._set_reason("too many failures in a row: calls are held back")
             return
         state.breaker = breakers.probe_answered(config.breaker, state.breaker, event.call, event.ok, now)
         if state.breaker.closed:
@@ -557,7 +564,7 @@ class Adaptive:
             growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
             state.latency.forget()
             state.failures, state.judging_since, state.single_calls = Failures(), None, None
-            self._set_reason("breaker closed")
+            self._set_reason("a trial call was answered: calls go on")
 
     def _watch_latency(self, event: Done, now: float) -> None:
         state, growth, config = self.state, self.state.growth, self.config
@@ -573,7 +580,7 @@ class Adaptive:
             return
         if new_limit > growth.limit:
             growth.uncut(now, min(self.ceiling, new_limit))
-            self._set_reason("slower, not queueing")
+            self._set_reason("answers are slow, but not for the number of calls")
         elif new_limit == state.latency.target.most:
             if max(self.floor, new_limit) < growth.limit:
                 self._cut(now, new_limit)
@@ -582,7 +589,7 @@ class Adaptive:
             self._cut(now, new_limit)
             growth.good = 0.0
             growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
-            self._set_reason("queueing")
+            self._set_reason("more open calls only make answers slower")
 
     def _cut(self, now: float, limit: float) -> None:
         self.state.growth.cut(now, max(float(self.floor), limit))

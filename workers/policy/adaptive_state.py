@@ -757,7 +757,7 @@ class AdaptiveState:
     failures: Failures = field(default_factory=Failures)
     limit_at_trip: float = 0.0
     ceiling: int = 0
-    reason: str = "start"
+    reason: str = "the limit that a pool begins with"
     kind: Literal["adaptive"] = "adaptive"
 
     @classmethod

@@ -61,7 +61,7 @@ class ClassicState:
     decreases: tuple[float, ...] = ()
     breaker: Breaker = field(default_factory=Breaker)
     hold_until: float = 0.0
-    reason: str = "start"
+    reason: str = "the limit that a pool begins with"
     kind: Literal["classic"] = "classic"
 
 
@@ -79,7 +79,7 @@ def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int
         state,
         limit=max(state.limit, min(ceiling, state.limit + steps)),
         settle_until=now + config.settle_s,
-        reason="grew by timer",
+        reason="one step up, as nothing was refused",
     )
 
 
@@ -91,7 +91,11 @@ def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: f
     if not state.breaker.closed:
         return state
     if state.limit <= floor:
-        return replace(state, breaker=breakers.trip(config.breaker, state.breaker, now), reason="refused at the floor")
+        return replace(
+            state,
+            breaker=breakers.trip(config.breaker, state.breaker, now),
+            reason="refused although the limit cannot fall further",
+        )
     if now < state.settle_until:
         return state
     burst = len({who for _, who in reports}) >= config.burst_reporters
@@ -101,10 +105,14 @@ def on_refused(config: ClassicConfig, state: ClassicState, reporter: str, now: f
         limit=max(floor, state.limit // (config.burst_factor if burst else config.factor)),
         settle_until=now + config.settle_s,
         decreases=decreases,
-        reason="refused by many" if burst else "refused",
+        reason="many calls were refused at once" if burst else "a call was refused",
     )
     if len(decreases) >= config.trip_decreases:
-        return replace(state, breaker=breakers.trip(config.breaker, state.breaker, now), reason="decreased too often")
+        return replace(
+            state,
+            breaker=breakers.trip(config.breaker, state.breaker, now),
+            reason="lowered too often in a row: calls are held back",
+        )
     return state
 
 
@@ -114,14 +122,14 @@ def on_probe(config: ClassicConfig, state: ClassicState, call: str, was_refused:
     if breaker == state.breaker:
         return state
     if not breaker.closed:
-        return replace(state, breaker=breaker, reason="probe refused")
+        return replace(state, breaker=breaker, reason="a trial call was refused")
     return replace(
         state,
         breaker=breaker,
         limit=config.limit_after_break,
         grown_at=now,
         settle_until=0.0,
-        reason="breaker closed",
+        reason="a trial call was answered: calls go on",
     )
 
 

@@ -109,7 +109,7 @@ def test_any_answer_but_a_refusal_closes_at_one(status: int) -> None:
     engine = opened()
     engine.done(done("probe", 301.0, 300.0, status, probe=True))
     assert (engine.breaker, engine.limit, engine.state.settle_until) == (Breaker(number=1), 1.0, 0.0)
-    assert (engine.next_at(), engine.state.reason) == (601.0, "breaker closed")
+    assert (engine.next_at(), engine.state.reason) == (601.0, "a trial call was answered: calls go on")
 
 
 def test_a_refused_probe_doubles_the_break_up_to_the_cap() -> None:
@@ -117,7 +117,7 @@ def test_a_refused_probe_doubles_the_break_up_to_the_cap() -> None:
     for _ in range(5):
         engine.done(done("probe", now, now, 429, probe=True))
         breaks.append(engine.breaker.until - now)
-        assert engine.state.reason == "probe refused"
+        assert engine.state.reason == "a trial call was refused"
         now = engine.breaker.until
         half_open(engine, now)
     assert breaks == [600.0, 1200.0, 2400.0, 3600.0, 3600.0]
@@ -151,10 +151,10 @@ def test_calls_are_spaced_by_a_jittered_gap() -> None:
 
 
 @pytest.mark.parametrize(("state", "reporter", "reason"), [
-    (ClassicState(8), "a", "refused"),
-    (ClassicState(8, reports=((99.0, "b"), (99.0, "c"))), "a", "refused by many"),
-    (ClassicState(1), "a", "refused at the floor"),
-    (ClassicState(8, decreases=(50.0, 60.0)), "a", "decreased too often"),
+    (ClassicState(8), "a", "a call was refused"),
+    (ClassicState(8, reports=((99.0, "b"), (99.0, "c"))), "a", "many calls were refused at once"),
+    (ClassicState(1), "a", "refused although the limit cannot fall further"),
+    (ClassicState(8, decreases=(50.0, 60.0)), "a", "lowered too often in a row: calls are held back"),
 ])  # fmt: skip
 def test_a_decrease_says_why(state: ClassicState, reporter: str, reason: str) -> None:
     assert on_refused(CONFIG, state, reporter, 100.0, 1).reason == reason
