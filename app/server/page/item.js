@@ -103,8 +103,11 @@ function about(name, dimension, found, own, whole, signal) {
 function answered(opinion, whole) {
   const [low, high] = opinion.attained ?? [], open = opinion.answers.filter((met) => met === null).length;
   const list = h("ul", { class: "answers" });
-  const draw = (criteria) => show(list, opinion.answers.map((met, n) => h("li", {}, h("b", {}, met === null ? "no answer" : met ? "met" : "not met"), " ",
-    criteria?.[n] ? [foreign(criteria[n].text), h("span", { class: "dim" }, ` (${criteria[n].points > 0 ? "+" : ""}${criteria[n].points})`)] : `criterion ${n + 1}`)));
+  const draw = (criteria) => show(list, opinion.answers.map((met, n) => {
+    const of = criteria?.[n], good = of && met !== null && met === of.points > 0;
+    return h("li", {}, h("b", { class: of && met !== null ? (good ? "good" : "bad") : "" }, met === null ? "no answer" : met ? "met" : "not met"),
+      h("span", {}, of ? [foreign(of.text), h("span", { class: "dim" }, ` (${of.points > 0 ? "+" : ""}${of.points})`)] : `criterion ${n + 1}`));
+  }));
   draw();
   whole.then((told) => draw(told.item?.criteria));
   return [low !== undefined && h("p", { class: "dim" }, low === high ? `${fixed(100 * low, 1)} % of its points` : `${fixed(100 * low, 1)} to ${fixed(100 * high, 1)} % of its points, as ${open === 1 ? "one criterion has" : `${open} criteria have`} no answer`), list];
