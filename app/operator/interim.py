@@ -1,5 +1,5 @@
-"""Reads what the judges of a running job have said so far: means or shares of comparisons won, with intervals that may
-be looked at as often as one likes, failures, and cost."""
+"""Reads what the judges of a running job have said so far: means, or shares of comparisons won or of labels, with
+intervals that may be looked at as often as one likes, failures, and cost."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class JobSoFar(BaseModel):
     """What the judges of a running job have said so far.
 
     `items` of `of` have been judged by all; `of` is null where that cannot be counted from here. The charts have the
-    panel's mean of each group of items, or of all of them, in each dimension whose scores have a mean, and the share of
-    its comparisons that each candidate has won where pairs are judged. `note` names what they are of. `kind` is
+    panel's mean of each group of items, or of all of them, in each dimension whose scores have a mean; the share of all
+    items that the panel gives each label, where labels have no order; and the share of its comparisons that each
+    candidate has won, where pairs are judged. `note` names what they are of. `kind` is
     `anytime` for intervals that hold however often one looks, `certain` for those that hold whatever the other items
     get, and `none` without any.
     """
@@ -119,7 +120,6 @@ class _RunningJob:
         self._dimensions = [
             (at, ReportDimension.from_dimension(dimension), _interim_rule(spec.panel_of(dimension)))
             for at, dimension in enumerate(spec.dimensions)
-            if not dimension.scale.nominal
         ]
         self._places = [(0, 0) for _ in layout.lanes]
         """Of each lane, the next page and the position of its first unit."""
@@ -221,7 +221,7 @@ class _RunningJob:
         for at, dimension, rule in self._dimensions:
             by_judge = {agents[agent].name: fmean(scores) for (d, agent), scores in item.scores.items() if d == at}
             score = rule.combined(by_judge)
-            for name, value in _shares(item, score) if dimension.kind == "preference" else ((item.group, score),):
+            for name, value in _values(dimension, item, score):
                 if name is not None and value is None:
                     self._unscored[at, name] += 1
                 elif name is not None and value is not None:
@@ -269,25 +269,45 @@ class _RunningJob:
 
     def _draw(self, sizes: _Sizes) -> list[Chart]:
         """Return the charts of the means and shares so far."""
-        scored, won, dimensions = [], [], []
+        scored, shares, dimensions = [], [], []
         for at, dimension, _ in self._dimensions[:MOST_CHARTS]:
             names = sorted((name for d, name in self._scores if d == at), key=lambda g: -len(self._scores[at, g]))
             if dimension.kind == "preference":
-                if shares := [self._share(at, name, sizes.sides) for name in names[:MOST_ROWS]]:
+                won = [
+                    self._share(name, self._scores[at, name], sizes.sides[name] - self._unscored[at, name])
+                    for name in names[:MOST_ROWS]
+                ]
+                if won:
                     by = "" if names == [TEXT_A] else "candidate"
-                    won.append(self._chart(dimension, by, "percent of comparisons won", shares))
-                continue
-            means = [
-                scale_mark(
-                    name, len(self._scores[at, name]),
-                    self._figure(at, name, (dimension.scale_min, dimension.scale_max), sizes.groups), dimension,
-                )
-                for name in names[:MOST_ROWS]
-            ]  # fmt: skip
-            if means:
-                scored.append(self._chart(dimension, self._by, "percent of the scale", means))
-                dimensions.append(dimension)
-        return [*on_one_axis(scored, dimensions), *won]
+                    shares.append(self._chart(dimension, by, "percent of comparisons won", won))
+            elif dimension.nominal:
+                if names:
+                    labels = self._label_shares(at, dimension, sizes.groups.total())
+                    shares.append(self._chart(dimension, "", "percent of labels", labels))
+            else:
+                bounds = dimension.scale_min, dimension.scale_max
+                means = [
+                    scale_mark(name, len(scores), self._figure(scores, bounds, population), dimension)
+                    for name in names[:MOST_ROWS]
+                    for scores in [self._scores[at, name]]
+                    for population in [sizes.groups[name] - self._unscored[at, name]]
+                ]
+                if means:
+                    scored.append(self._chart(dimension, self._by, "percent of the scale", means))
+                    dimensions.append(dimension)
+        return [*on_one_axis(scored, dimensions), *shares]
+
+    def _label_shares(self, at: int, dimension: ReportDimension, items: int) -> list[Mark]:
+        """Return the share of all items that the panel gives each label, the most frequent ones."""
+        scores, population = self._scores[at, ALL_ITEMS], items - self._unscored[at, ALL_ITEMS]
+        counts = Counter(scores)
+        places = sorted(range(len(dimension.labels)), key=lambda place: -counts[dimension.scale_min + place])
+        return [
+            self._share(
+                dimension.labels[place], [float(score == dimension.scale_min + place) for score in scores], population
+            )
+            for place in places[:MOST_ROWS]
+        ]
 
     @staticmethod
     def _chart(dimension: ReportDimension, by: str, unit: ChartUnit, rows: list[Mark]) -> Chart:
@@ -296,14 +316,13 @@ class _RunningJob:
             rows=sorted(rows, key=lambda mark: -(mark.place or 0.0)),
         )  # fmt: skip
 
-    def _share(self, at: int, name: str, sizes: Mapping[str, int]) -> Mark:
-        return share_mark(name, len(self._scores[at, name]), self._figure(at, name, (0, 1), sizes))
+    def _share(self, name: str, shares: list[float], population: int) -> Mark:
+        return share_mark(name, len(shares), self._figure(shares, (0, 1), population))
 
-    def _figure(self, at: int, group: str, bounds: tuple[int, int], sizes: Mapping[str, int]) -> Figure:
-        """Return the mean of a group's scores so far, with the interval of the mean of all its items."""
-        scores, (low, high) = self._scores[at, group], bounds
+    def _figure(self, scores: list[float], bounds: tuple[int, int], population: int) -> Figure:
+        """Return the mean of the scores so far, with the interval of the mean of all that the population will have."""
+        low, high = bounds
         value, count = fmean(scores), len(scores)
-        population = sizes.get(group, 0) - self._unscored[at, group]
         if population < count:
             return Figure.combined(value, "mean", items=count)
         if self._kind == "anytime":
@@ -322,12 +341,19 @@ class _RunningJob:
     def _note(self, kind: Literal["anytime", "certain", "none"]) -> str:
         whole = f" of {self._sizes.groups.total():,}" if self._sizes and self._sizes.groups else ""
         count = f"{self._counted_at:,}{whole}"
-        if all(chart.unit == "percent of comparisons won" for chart in self._charts):
-            each, name = "pairs", "the share of all pairs" + (" of a candidate" if self._side_keys else "")
+        units = {chart.unit for chart in self._charts}
+        if units == {"percent of comparisons won"}:
+            plural, name = "pairs", "the share of all pairs" + (" of a candidate" if self._side_keys else "")
             sentence = f"So far, in the judges' opinion: shares won of the {count} pairs that all have judged"
         else:
-            each, name = "items", f"the mean of all items of {f'its {self._by}' if self._by else 'the job'}"
-            sentence = f"So far, in the judges' opinion: means of the {count} items that all have judged"
+            figures = []
+            if "percent of the scale" in units:
+                figures.append(("means", f"the mean of all items of {f'its {self._by}' if self._by else 'the job'}"))
+            if "percent of labels" in units:
+                figures.append(("labels", "the share of a label among all items"))
+            plural, name = "items", " or ".join(name for _, name in figures)
+            kinds = " and ".join(kind for kind, _ in figures)
+            sentence = f"So far, in the judges' opinion: {kinds} of the {count} items that all have judged"
         if kind == "anytime":
             return (
                 f"{sentence}, in random order. An interval is of {name} that get a score, and holds with 95 %, however "
@@ -338,7 +364,17 @@ class _RunningJob:
                 f"{sentence}, in the order of their file, which is no random sample. An interval is where {name} that "
                 "get a score will lie, whatever the others get."
             )
-        return f"{sentence}; how far they may be from those of all {each} cannot be told from here."
+        return f"{sentence}; how far they may be from those of all {plural} cannot be told from here."
+
+
+def _values(
+    dimension: ReportDimension, item: _JudgedItem, score: float | None
+) -> Iterator[tuple[str | None, float | None]]:
+    """Yield what counts for each group or candidate; a label without an order counts among all items."""
+    if dimension.kind == "preference":
+        yield from _shares(item, score)
+    else:
+        yield (ALL_ITEMS if dimension.nominal else item.group), score
 
 
 def _shares(item: _JudgedItem, score: float | None) -> Iterator[tuple[str, float | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -64,16 +65,16 @@ def judged(
     layout = dicast.ledger.layout(name)
     opinions, errors = [], []
     for item in items:
-        for agent in layout.lanes[lane].agents:
+        for agent, dimension in product(layout.lanes[lane].agents, layout.spec.dimensions):
             judge = layout.spec.agents[agent].name
             value = None if item.id in failed else score(item, judge)
             opinions.append(
-                Opinion(judge=judge, criterion_id="good", item_id=item.id, replicate=0, score=value, argument="",
+                Opinion(judge=judge, criterion_id=dimension.id, item_id=item.id, replicate=0, score=value, argument="",
                         model="m", metadata=item.metadata)
             )  # fmt: skip
             if value is None:
                 errors.append(
-                    EvaluationError(judge=judge, criterion_id="good", item_id=item.id, replicate=0,
+                    EvaluationError(judge=judge, criterion_id=dimension.id, item_id=item.id, replicate=0,
                                     kind=ErrorKind.TIMEOUT, message="no answer within 60 s")
                 )  # fmt: skip
     write_page(dicast.settings.results_dir, name, layout.incarnation, str(lane), page, opinions, errors)
@@ -152,12 +153,40 @@ def test_without_groups_there_is_the_mean_of_the_panel(http: httpx2.Client, dica
     assert "mean of all items of the job that get a score" in told["note"]
 
 
-def test_labels_without_an_order_have_no_mean(http: httpx2.Client, dicast: Dicast) -> None:
-    dimensions = [{"id": "good", "instructions": "?", "scale": {"labels": ["red", "green"], "ordered": False}}]
-    items = runs(dicast, a_job("labels", dimensions=dimensions))
-    judged(dicast, "labels", items[:30], 0)
+def test_labels_without_an_order_have_their_shares(http: httpx2.Client, dicast: Dicast) -> None:
+    """Of all items, whatever the groups; an item without a label counts for none."""
+    labels = ["red", "green", "blue"]
+    dimensions = [{"id": "good", "instructions": "?", "scale": {"labels": labels, "ordered": False}}]
+    items = runs(dicast, a_job("labels", dimensions=dimensions, max_calls=1000))
+    given = dict(zip([item.id for item in items], [0, 1, 1, 0, 1] * 12, strict=True))
+    judged(dicast, "labels", items[:30], 0, failed=frozenset({items[0].id}), score=lambda item, _: given[item.id])
     told = http.get("/jobs/labels/so-far").json()
-    assert told["items"] == 30 and told["charts"] == [] and told["judges"][0]["scored"] == 30
+    (chart,) = told["charts"]
+    assert (chart["unit"], chart["by"], told["kind"]) == ("percent of labels", "", "anytime")
+    assert [row["name"] for row in chart["rows"]] == ["green", "red", "blue"]
+    for row in chart["rows"]:
+        shares = [float(given[item.id] == labels.index(row["name"])) for item in items[1:30]]
+        expected = interim_mean(np.array(shares), (0, 1), ITEMS - 1)
+        assert isinstance(expected, Estimate)
+        assert (row["items"], row["place"]) == (29, round(100 * fmean(shares), 3))
+        assert (row["low"], row["high"]) == (round(100 * expected.low, 3), round(100 * expected.high, 3))
+    assert "labels of the 30 of 60 items" in told["note"]
+    assert "An interval is of the share of a label among all items that get a score" in told["note"]
+
+
+def test_labels_stand_beside_means(http: httpx2.Client, dicast: Dicast) -> None:
+    topic = {"id": "topic", "instructions": "?", "scale": {"labels": ["law", "money"], "ordered": False}}
+    number = {"id": "good", "instructions": "?", "scale": {"min": 0, "max": 5}}
+    document = a_job("mixed", dimensions=[number, topic], agents=[{"name": "strict"}], max_calls=1000)
+    items = runs(dicast, document)
+    judged(dicast, "mixed", items[:30], 0, score=lambda *_: 1)
+    told = http.get("/jobs/mixed/so-far").json()
+    assert [(chart["dimension"], chart["unit"]) for chart in told["charts"]] == [
+        ("good", "percent of the scale"), ("topic", "percent of labels"),
+    ]  # fmt: skip
+    assert {row["name"]: row["place"] for row in told["charts"][1]["rows"]} == {"money": 100.0, "law": 0.0}
+    assert "means and labels of the 30" in told["note"]
+    assert "the mean of all items of its system or the share of a label among all items" in told["note"]
 
 
 def test_candidates_of_pairs_have_their_shares_of_comparisons_won(http: httpx2.Client, dicast: Dicast) -> None:

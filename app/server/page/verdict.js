@@ -72,10 +72,13 @@ export function soFar(found) {
   const { charts, judges: rows, failed: causes } = found;
   const priced = rows.some((row) => row.cost), head = (label, right) => h("th", { scope: "col", class: right ? "number" : null }, label);
   return [
-    charts.length > 0 && h("section", {},
-      h("div", { class: "head" }, h("h2", {}, charts[0].by ? "Systems so far" : "Scores so far"),
-        h("div", { class: "row dim" }, h("span", {}, `the judges' opinion, ${axisOf(charts[0])}`), hint("sofar"))),
-      foreign(found.note, "p", { class: "dim" }), drawn(charts, () => null)),
+    ...[...new Set(charts.map((chart) => chart.unit))].map((unit, at) => {
+      const alike = charts.filter((chart) => chart.unit === unit);
+      return h("section", {},
+        h("div", { class: "head" }, h("h2", {}, alike[0].by ? "Systems so far" : unit === "percent of labels" ? "Labels so far" : "Scores so far"),
+          h("div", { class: "row dim" }, h("span", {}, `the judges' opinion, ${axisOf(alike[0])}`), hint("sofar"))),
+        at === 0 && foreign(found.note, "p", { class: "dim" }), drawn(alike, () => null));
+    }),
     rows.length > 0 && h("section", {}, h("h2", {}, "Judges so far"),
       wide("Judges so far", h("table", { class: "judges" },
         h("thead", {}, h("tr", {}, head("Judge"), head("Scores", true), head("Failed", true), head("Why"), priced && head("Cost"))),
