@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dicast.app.domain.job import EvaluationJob
 from tests.command import JOB, ROOT, Dicast
+from tests.test_refusals import GIVEN_FIELDS
 
 AGENT, DIMENSION, ITEM = JOB["agents"][0], JOB["dimensions"][0], JOB["items"][0]  # type: ignore[index]
 ROW = '{"id": 1, "text": "a"}\n'
@@ -38,7 +38,7 @@ JOBS: list[tuple[dict[str, Any], str]] = [
     ({"judges": []}, "judges: unknown key; did you mean agents?"),
     ({"criteria": []}, "criteria: unknown key; did you mean dimensions?"),
     ({"dataset": "a.csv"}, "dataset: unknown key; did you mean items?"),
-    ({"colour": "red"}, f"colour: unknown key; there are {', '.join(EvaluationJob.model_fields)}"),
+    ({"colour": "red"}, f"colour: unknown key; there are {', '.join(GIVEN_FIELDS)}"),
     (of_agent(modle="gpt"), "agents[0].modle: unknown key; did you mean model?"),
     (of_agent(api_key="sk-1"), "agents[0].api_key: unknown key; keys stand in the environment; a pool's api_key_env "
                                "names the variable"),

@@ -166,7 +166,10 @@ def bradley_terry(
     information = (sides * (expected * (1 - expected))[:, None]).T @ sides
     scores = np.zeros((count, size))
     np.add.at(scores, cluster, sides * (choices - expected)[:, None])
-    influence = scores @ np.linalg.pinv(information) * np.sqrt(count / (count - 1))
+    # Strengths are known but for a constant, so the information is singular; scores add up to 0, and do not see what is
+    # added here. A pseudo-inverse has to guess which eigenvalue is 0, and errs with some linear algebra libraries.
+    regular = information + information.trace() / size
+    influence = scores @ np.linalg.inv(regular) * np.sqrt(count / (count - 1))
     reach = student.quantile((1 + CONFIDENCE) / 2, count - 1) * np.sqrt((influence**2).sum(axis=0))
     if (reach <= 0).any():
         return Unknown("all comparisons came out as expected, which leaves nothing to draw an interval from")
