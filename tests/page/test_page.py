@@ -459,6 +459,9 @@ def test_what_was_learned_of_a_pools_latency_is_drawn_and_told(made: tuple[Dicas
         knee = {"level": 34, "reason": "<b>why</b>", "curve": curve}
         route.fulfill(response=answer, json=answer.json() | {"knee": knee})
 
+    with client(made[1]) as http:  # of a pool that has been used
+        for ceiling in (7, None):
+            assert http.patch("/pools/sim", json={"ceiling": ceiling}).status_code == 200
     seen.page.route("**/pools/sim", learned)
     seen.go("#/pools/sim")
     seen.page.wait_for_selector("h2:has-text('How latency grows with load')")
