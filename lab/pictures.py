@@ -1,6 +1,7 @@
-"""Makes the pictures of README.md and docs/page.md from a run of `dicast demo`: `python -m lab.pictures`.
+"""Makes the pictures of README.md and docs/: `python -m lab.pictures`.
 
-It needs Chromium. The demo is judged in a folder of its own, and `dicast serve` shows it.
+It needs Chromium. The demo is judged in a folder of its own, and `dicast serve` shows it; the other reports of the gallery
+are those of `lab.gallery`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from lab.gallery import write as write_gallery
+
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 WIDTH, HEIGHT = 1100, 760
 COLOURS = 64
@@ -34,6 +37,8 @@ def main() -> int:
         take(chromium, (demo / "results" / "demo" / "report.html").as_uri(), "report", "light")
         with serving(demo) as address:
             take(chromium, f"{address}#/jobs/demo", "page", "dark", wait=".verdict")
+        for report in write_gallery(Path(folder) / "gallery"):
+            take(chromium, report.as_uri(), f"report-{report.parent.name}", "light")
     return 0
 
 
