@@ -1,7 +1,7 @@
 """Makes the pictures of README.md and docs/: `python -m lab.pictures`.
 
-It needs Chromium. The demo is judged in a folder of its own, and `dicast serve` shows it; the other reports of the gallery
-are those of `lab.gallery`.
+It needs Chromium. The demo is judged in a folder of its own, and `dicast serve` shows it. The other reports of the
+gallery are those of `lab.gallery`.
 """
 
 from __future__ import annotations
