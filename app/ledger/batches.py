@@ -184,6 +184,7 @@ class BatchStore:
         self._redis, self._node, self._intervals = client, node, intervals
         self.keys, self._clock, self._beacons = LedgerKeys(keys), keys.clock, keys.node("")
         self._name, self._numbers, self._taking = secrets.token_urlsafe(4), itertools.count(1), ""
+        self._writes = itertools.count(1)
         names = ("take_batch", "write_batch", "list_claims")
         self._scripts = {name: client.register_script(script_text(HERE / f"{name}.lua")) for name in names}
 
@@ -214,13 +215,12 @@ class BatchStore:
 
     async def begin(self, batch: BatchRecord) -> BatchRecord:
         """Put a new batch into the store, held by this worker."""
-        now_ms, held_ms = await self._now_ms(), self._intervals.batch_held_ms
-        holder = {"turn": "1", "holder": self._node, "held_until": str(now_ms + held_ms)}
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.hset(self.keys.batch(batch.name), mapping=batch.fields() | holder)
-        pipe.zadd(self.keys.batches, {batch.name: now_ms + held_ms})
-        await pipe.execute()
-        return replace(batch, turn=1)
+        begun = replace(batch, turn=1)
+        fields = begun.fields() | {"turn": "1", "holder": self._node}
+        await self._run(
+            begun, "begin", self._intervals.batch_held_ms, *(part for pair in fields.items() for part in pair)
+        )
+        return begun
 
     async def hold(self, batch: BatchRecord, **changes: Any) -> BatchRecord:
         """Write what has changed, and go on holding the batch. Raises `TurnLost`."""
@@ -253,28 +253,29 @@ class BatchStore:
             k.batch(batch.name), k.batches, self._clock, k.batch_members(batch.name), k.batches_over,
             k.job(batch.lane.job),
         ]  # fmt: skip
-        if not await self._scripts["write_batch"](keys=keys, args=["", batch.name, batch.turn, kind, number, *args]):
+        numbered = ["", batch.name, batch.turn, kind, number, next(self._writes), *args]
+        if not await self._scripts["write_batch"](keys=keys, args=numbered):
             raise TurnLost(batch.name)
 
     # ------------------------------------------------------------------ units
     async def add_members(self, batch: BatchRecord, page: int, tokens: Sequence[MessageId]) -> None:
         """Write which messages of a page the batch is about to claim."""
-        name = self.keys.batch_members(batch.name)
-        before = await self._redis.hget(name, str(page)) or ""
-        await self._redis.hset(name, str(page), " ".join(dict.fromkeys([*before.split(), *map(str, tokens)])))
+        # Each call has a field of its own, so that one that comes late takes nothing away.
+        name, group = self.keys.batch_members(batch.name), " ".join(map(str, tokens))
+        await self._redis.hset(name, f"{page}.{tokens[0]}", group)
 
     async def live_members(self, batch: BatchRecord, lane: Lane) -> dict[PageRef, list[MessageId]]:
         """Return the messages of a batch whose units it still has, by page, in the order of its requests."""
-        texts = await self._redis.hgetall(self.keys.batch_members(batch.name))
+        groups = await self._redis.hgetall(self.keys.batch_members(batch.name))
+        by_page: dict[int, set[MessageId]] = {}
+        for name, group in groups.items():
+            by_page.setdefault(int(name.partition(".")[0]), set()).update(map(MessageId.parse, group.split()))
         live: dict[PageRef, list[MessageId]] = {}
-        for page in sorted(map(int, texts)):
+        for page in sorted(by_page):
             ref = batch.lane.page(page)
             flat = await self._scripts["list_claims"](keys=[self.keys.page(ref)], args=[batch.name])
             claimed = set(map(int, flat[::2]))
-            tokens = [
-                token for text in texts[str(page)].split() if claimed & _units(token := MessageId.parse(text), lane)
-            ]
-            if tokens:
+            if tokens := [token for token in sorted(by_page[page]) if claimed & _units(token, lane)]:
                 live[ref] = tokens
         return live
 

@@ -33,6 +33,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', batches, '-inf', now, 'LIMIT
     redis.call('ZADD', batches, now + AGAIN_MS, member)
   else
     redis.call('HSET', record, 'holder', node, 'held_until', now + held_ms)
+    redis.call('HDEL', record, 'written')
     redis.call('ZADD', batches, now + held_ms, member)
     return taken(member, redis.call('HINCRBY', record, 'turn', 1))
   end

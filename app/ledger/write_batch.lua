@@ -1,19 +1,24 @@
 #!lua flags=allow-oom
 -- write_batch.lua: who holds a batch writes what became of it.
 -- KEYS  1 the batch's record  2 batches  3 clock  4 its members  5 batches that are over  6 its job
--- ARGV  1 now_ms  2 its name  3 turn  4 hold | rest | drop | resend (hold, and what may have been sent is sent again
---       under the next identity: its requests may be paid twice)  5 ms for which it is held, or until it is looked
---       after again; most that are kept of those that are over  6... field, value (hold, rest), or its summary (drop)
+-- ARGV  1 now_ms  2 its name  3 turn  4 begin (a new one) | hold | rest | drop | resend (hold, and what may have been
+--       sent is sent again under the next identity: its requests may be paid twice)  5 ms for which it is held, or
+--       until it is looked after again; most that are kept of those that are over  6 number of the write, greater than
+--       those of the turn's earlier ones  7... field, value (begin, hold, rest), or its summary (drop)
 -- Reply 1; 0 if another has taken the batch meanwhile, or it is over: nothing is written then. To who drops it again
--- the reply is 1.
+--       the reply is 1. A write that comes again, or after a later one of its turn, writes nothing, and the reply is 1:
+--       whoever sent the later one has its answer, or has given it up.
 --@include ../../workers/store/clock.lua
 --@include ../../workers/store/many.lua
 local record, batches, clock, members, over, job = unpack(KEYS)
-local given_ms, name, turn, kind, number = unpack(ARGV, 1, 5)
-local fields = rest(ARGV, 6)
-local present = redis.call('HGET', record, 'turn')
-if not present then return kind == 'drop' and 1 or 0 end
-if present ~= turn then return 0 end
+local given_ms, name, turn, kind, number, write = unpack(ARGV, 1, 6)
+local fields = rest(ARGV, 7)
+local present, written = unpack(redis.call('HMGET', record, 'turn', 'written'))
+if kind == 'begin' then
+  if present then return 1 end
+elseif not present then return kind == 'drop' and 1 or 0
+elseif present ~= turn then return 0
+elseif tonumber(write) <= tonumber(written or 0) then return 1 end
 if kind == 'drop' then
   redis.call('DEL', record, members)
   redis.call('ZREM', batches, name)
@@ -33,6 +38,7 @@ if kind == 'resend' then
     end
   end
 elseif #fields > 0 then redis.call('HSET', record, unpack(fields)) end
+if kind ~= 'hold' or #fields > 0 then redis.call('HSET', record, 'written', write) end
 if kind ~= 'rest' then redis.call('HSET', record, 'held_until', at)
 else redis.call('HDEL', record, 'holder', 'held_until') end
 redis.call('ZADD', batches, at, name)

@@ -435,12 +435,13 @@ class BatchRoad:
     async def _send(self, batch: BatchRecord, job: JobRecord, api: BatchApi) -> None:
         """Hand a batch over, unless the provider has it already."""
         if batch.sending_at:
+            looked_at = self.now()  # this worker may be stopped for any time after it has looked
             listed_batch = await self._find(batch, api)
             if listed_batch is not None:
                 guessed = listed_batch.identity != batch.identity
                 await self._confirm(batch, job, api, listed_batch, guessed=guessed)
                 return
-            if await self._is_in_doubt(batch):
+            if await self._is_in_doubt(batch, looked_at):
                 return
             if job.is_capped or job.spec.spend == "at_most_once":
                 await self._write_off(batch, job)
@@ -483,11 +484,11 @@ class BatchRoad:
         others = {other.provider_id for other in await self._store.all() if other.name != batch.name}
         return (others | set(batch.others)) - {""}
 
-    async def _is_in_doubt(self, batch: BatchRecord) -> bool:
-        """Whether a batch that the provider does not list may still turn up there. It is looked for again
+    async def _is_in_doubt(self, batch: BatchRecord, looked_at: float) -> bool:
+        """Whether a batch that the provider did not list at `looked_at` may still turn up there. It is looked for again
         later then."""
-        doubted_at = batch.doubted_at or self.now()
-        if self.now() >= doubted_at + self._intervals.batch_listed_ms / 1000:
+        doubted_at = batch.doubted_at or looked_at
+        if looked_at >= doubted_at + self._intervals.batch_listed_ms / 1000:
             return False
         note = "its creation was not confirmed; it is looked for in the provider's list"
         await self._store.rest(batch, AGAIN_MS, doubted_at=doubted_at, note=note)

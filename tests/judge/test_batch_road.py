@@ -116,6 +116,33 @@ async def test_a_lost_answer_to_create_is_found_by_its_identity(bench: Any, desk
     assert shelf.calls["create"] == 1 and sorted(shelf.paid.values()) == [1] * UNITS
 
 
+async def test_a_worker_that_stops_after_it_has_looked_looks_again(bench: Any, desk: Any, shelf: Shelf) -> None:
+    """What it saw in the list is old when it goes on; the batch may be listed meanwhile."""
+    ref, clock = await opened(bench), Clock()
+    road = Road(bench, desk(Scripted()), shelf, clock)
+    await wanted(road, ref)
+    await road.look()
+    shelf.kill, shelf.listed = "after create", False
+    with pytest.raises(Killed):
+        await road.look()
+    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    await road.look()
+    find = shelf.find
+
+    async def find_and_stop(identity: str, **more: Any) -> Any:
+        seen = await find(identity, **more)
+        clock.at += 200
+        shelf.batches["batch_0"].listed = True
+        return seen
+
+    shelf.find = find_and_stop  # type: ignore[method-assign]
+    await road.look()
+    shelf.find = find  # type: ignore[method-assign]
+    await road.until_idle()
+    assert shelf.calls["create"] == 1 and sorted(shelf.paid.values()) == [1] * UNITS
+    assert bench.client.status("j").counters["possible_double_charges"] == 0
+
+
 async def test_what_is_listed_too_late_is_cancelled(bench: Any, desk: Any, shelf: Shelf) -> None:
     ref, clock = await opened(bench), Clock()
     road = Road(bench, desk(Scripted()), shelf, clock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ ACTS: dict[str, Act] = {
     "take": lambda store, batch: store.take(),
     "schedule": lambda store, batch: store.schedule(LANE, 100),
     "add_members": lambda store, batch: store.add_members(batch, 0, [MessageId(0), MessageId(3)]),
+    "begin": lambda store, batch: store.begin(replace(UNSENT, name="@c")),
 }
 
 
@@ -86,6 +88,59 @@ async def test_sending_again_counts_what_may_be_paid_twice(redis_url: str) -> No
     assert (again.identity, again.sending_at) == ("b-2", 0.0)
     assert await store.read("@b") == again
     assert stage.client.status("j").counters["possible_double_charges"] == 4
+    await stage.close()
+
+
+class Late:
+    """The writes of a store to its batches, to be obeyed once more, later."""
+
+    def __init__(self, store: BatchStore) -> None:
+        self._write = store._scripts["write_batch"]
+        self._sent: list[dict[str, Any]] = []
+        store._scripts["write_batch"] = self  # type: ignore[assignment]
+
+    async def __call__(self, **sent: Any) -> Any:
+        self._sent.append(sent)
+        return await self._write(**sent)
+
+    async def come(self, kind: str) -> None:
+        """Let the last write of a kind arrive again."""
+        (*_, sent) = (sent for sent in self._sent if sent["args"][3] == kind)
+        await self._write(**sent)
+
+
+async def test_a_write_that_comes_late_changes_nothing(redis_url: str) -> None:
+    stage = Stage(redis_url)
+    stage.redis.flushdb()
+    stage = Stage(redis_url)
+    await page_open(stage)
+    store = store_of(stage)
+    late = Late(store)
+    batch = await store.begin(UNSENT)
+    await store.add_members(batch, 0, [MessageId(0)])
+    await store.add_members(batch, 0, [MessageId(1)])
+    batch = await store.resend(await store.hold(batch, stage=BatchStage.SEALED, sending_at=2.0))
+    batch = await store.hold(batch, sending_at=3.0)
+    batch = await store.rest(batch, 5000, stage=BatchStage.SENT, provider_id="there")
+    before = stage.dump()
+    for kind in ("begin", "resend", "hold"):
+        await late.come(kind)
+    assert stage.dump() == before
+    assert await store.read("@b") == batch and batch.number == 2
+    await stage.close()
+
+
+async def test_a_hold_between_two_writes_keeps_neither_away(redis_url: str) -> None:
+    """A batch is held beside what is done with it, so that a hold may be obeyed before an earlier write."""
+    stage = Stage(redis_url)
+    stage.redis.flushdb()
+    stage = Stage(redis_url)
+    store, batch = await begun(stage)
+    first = next(store._writes)
+    await store.hold(batch)
+    store._writes = itertools.chain([first], store._writes)
+    sealed = await store.hold(batch, stage=BatchStage.SEALED, requests=3)
+    assert await store.read("@b") == sealed
     await stage.close()
 
 
