@@ -594,7 +594,7 @@ class BatchRoad:
     async def _settle(self, batch: BatchRecord, job: JobRecord, api: BatchApi, status: BatchStatus) -> None:
         """Settle all units of a batch that is over, and forget it."""
         if status.state is BatchState.FAILED:
-            await self._failed_whole(batch, job, status)
+            await self._failed_whole(batch, job, api, status)
             return
         index = {
             batch.custom_id(ref, token): (ref, token)
@@ -686,18 +686,26 @@ class BatchRoad:
                 outcome = failed_call(unknown, prepared, latency_s)
             await self._follow(ref, await self._desk.outcomes.settle(call, outcome))
 
-    async def _failed_whole(self, batch: BatchRecord, job: JobRecord, status: BatchStatus) -> None:
+    async def _failed_whole(self, batch: BatchRecord, job: JobRecord, api: BatchApi, status: BatchStatus) -> None:
         """Settle a batch that the provider refused after it was created: nothing of it was called."""
         error = status.errors[0] if status.errors else BatchError("failed", "the provider gave no reason")
         reason = f"the batch was refused: {error.code}: {error.message}"[:300]
         if not status.met_full_queue:
             await self._fail(batch, job, ProviderFailure(FailureKind.REJECTED, reason))
             return
-        queued = [b for b in await self._store.all() if b.place == batch.place and b.stage is BatchStage.SENT]
-        if len(queued) <= 1 and batch.requests > 1:  # nothing else of ours is in the queue: it is smaller than this
+        if batch.requests > 1 and not await self._is_in_company(batch, api):  # the queue itself is smaller than this
             await self._store.learn_most_tokens(batch.place, max(1, batch.tokens // 2))
         await self._desk.ledger.waits(job.id, f"the provider's queue of batches is full: {error.message}")
         await self._give_up(batch, job, QUEUE_FULL_S, reason)
+
+    async def _is_in_company(self, batch: BatchRecord, api: BatchApi) -> bool:
+        """Whether another batch of ours is in the queue of the same model. What the store has may be older than the end
+        of one that was refused at the same time."""
+        for other in await self._store.all():
+            is_near = other.place == batch.place and other.stage is BatchStage.SENT and other.name != batch.name
+            if is_near and not (await api.get(other.provider_id)).state.is_over:
+                return True
+        return False
 
 
 def _taken_of(messages: deque[tuple[PageRef, MessageId]], ref: PageRef, most: int) -> list[MessageId]:

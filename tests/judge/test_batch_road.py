@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -275,6 +276,32 @@ async def test_a_full_queue_makes_smaller_batches(bench: Any, desk: Any, shelf: 
     assert len(sizes) > 1 and sum(sizes) == UNITS
     counters = bench.client.status("j").counters
     assert (counters["scored"], counters["calls"], counters["requeues"]) == (UNITS, UNITS, 0)
+
+
+class SmallQueue(Shelf):
+    """An account whose queue holds batches of eight requests at most."""
+
+    async def create(self, requests: Any, identity: str) -> Any:
+        status = await super().create(requests, identity)
+        if len(self.batches[status.id].requests) > 8:
+            self.fail(status.id, "token_limit_exceeded")
+        return status
+
+
+async def test_two_batches_that_are_refused_at_once_become_smaller(bench: Any, desk: Any) -> None:
+    """Neither is taken for what fills the queue: else both would come again together, for ever."""
+    shelf = SmallQueue()
+    refs = [await opened(bench), await opened(bench, a_job(job_id="k", items=UNITS, dimensions=1))]
+    road = Road(bench, desk(Scripted()), shelf, Clock())
+    for ref in refs:
+        await wanted(road, ref)
+    for _ in range(40):
+        shelf.end_all()
+        await road.due()
+        taken = [work for work in [await road.store.take(), await road.store.take()] if work is not None]
+        await asyncio.gather(*map(road.batches.work, taken))
+    assert sorted(road.messages.gathered) == sorted(refs)
+    assert set(shelf.paid.values()) == {2}, "each job pays for its own"
 
 
 async def test_no_batch_is_larger_than_the_provider_takes(bench: Any, desk: Any) -> None:

@@ -55,6 +55,9 @@ def main() -> int:
             print("    " + "\n    ".join(verdict.trace))
     for what, count in Counter(v.split(":")[0] for one in bad for v in set(one.verdict.violations)).most_common():
         print(f"{what}: {count}")
+    kills = sum((one.verdict.batch_kills for one in found), Counter[str]())
+    for step, count in kills.most_common():
+        print(f"workers killed with a batch, {step}: {count}")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(u.ru_utime + u.ru_stime for u in used)
     print(

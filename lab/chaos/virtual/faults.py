@@ -35,6 +35,7 @@ class Faults:
         if self._scene.living():
             victim = self._chance.choice(self._scene.living())
             self._scene.note(f"kill {victim.name}")
+            self._scene.count_batches_of(victim)
             victim.kill()
             if self._chance.random() < 0.5 or not self._scene.living():
                 self._world.later(self._chance.uniform(0.5, 10), self._scene.bear)

@@ -10,6 +10,7 @@ import random
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import orjson
 import dicast.app.ledger.batches
 import dicast.app.ledger.client
 import dicast.app.reports.finishing
+from dicast.app.ledger.batches import BatchRecord, BatchStage, list_batches
 from dicast.app.ledger.client import LedgerClient
 from dicast.app.ledger.keys import LedgerKeys
 from dicast.app.ledger.records import JobState
@@ -47,6 +49,8 @@ class SeedResult:
     commands: int
     faults: str
     trace: list[str]
+    batch_kills: Counter[str]
+    """At which steps of a batch the worker that held it was killed, and how often."""
 
 
 class Scene:
@@ -66,7 +70,7 @@ class Scene:
         folder = tempfile.mkdtemp(prefix="dicast-virtual-", dir=MEMORY if MEMORY.is_dir() else None)
         self.seed, self.shape, self.deadline_s = seed, shape, deadline_s
         self.world = World(client, seed, limit=limit, odds=odds, folder=Path(folder), tells=tells)
-        self.odds, self.faults = odds, list[str]()
+        self.odds, self.faults, self.batch_kills = odds, list[str](), Counter[str]()
         self.allowed: dict[str, Allowed] = {}
         self._rests_since: float | None = None
         self.unequal = False
@@ -116,6 +120,24 @@ class Scene:
         self.faults.append(f"{text} at {self.world.now:.1f}")
         self.world.tell(self.faults[-1])
 
+    def count_batches_of(self, victim: VirtualNode) -> None:
+        """Count at which steps the batches are that a node holds which is about to be killed."""
+        ledger, client = LedgerKeys(self.world.keys), self.world.client
+        for batch in list_batches(client, ledger):
+            if client.hget(ledger.batch(batch.name), "holder") == victim.facts.id:
+                self.batch_kills[self._step_of(batch)] += 1
+
+    def _step_of(self, batch: BatchRecord) -> str:
+        if batch.stage is BatchStage.COLLECTING:
+            return "while it is formed"
+        account = self.world.accounts[batch.pool]
+        known = [b for b in account.batches.values() if b.identity == batch.identity]
+        if batch.stage is BatchStage.SEALED:
+            if not batch.sending_at:
+                return "before it is sent"
+            return "created, not recorded" if known else "being sent, not created"
+        return "results fetched and settled" if any(b.is_over for b in known) else "asked how it is"
+
     # ------------------------------------------------------------------ the run
     def run(self, ready: Callable[[], bool] = lambda: True) -> SeedResult:
         """Until all is at rest and `ready`, or the deadline. Without Python's collector, which would end what a killed
@@ -140,7 +162,9 @@ class Scene:
                 if task.done():
                     world.fail(f"bounded: a part of {node.name} ended: {task.exception()!r}")
         faults = ", ".join([*self.odds.told(), *self.faults]) or "none"
-        verdict = SeedResult(self.seed, world.violations, world.now, world.commands, faults, list(world.trace))
+        verdict = SeedResult(
+            self.seed, world.violations, world.now, world.commands, faults, list(world.trace), self.batch_kills
+        )
         self.close()
         return verdict
 
