@@ -106,6 +106,7 @@ def made(open_installation: tuple[Dicast, str]) -> tuple[Dicast, str]:
     world.half_done(dicast, "half-done")
     world.ended(dicast, world.conversations("talks"))
     world.ended(dicast, world.pairs("pairs", 6))
+    world.ended(dicast, world.with_criteria("cases"))
     with client(address) as http:
         for job in ("editorials", "hostile", "pairs"):
             assert http.post(f"/jobs/{job}/rating", json={"size": 4}).status_code == 201
@@ -117,7 +118,8 @@ VIEWS = (
     "#/jobs/editorials/items?sort=disagreement&descending=true",
     "#/jobs/editorials/item?id=essay-007", "#/pools", "#/pools/sim", "#/nodes", "#/submit", "#/rate/editorials",
     "#/rate/editorials?rater=eve", "#/jobs/hostile", "#/jobs/hostile/items", "#/jobs/hostile/item?id=item-2",
-    "#/rate/hostile?rater=eve", "#/jobs/talks/item?id=talk-0", "#/jobs/pairs/item?id=pair-0", "#/rate/pairs?rater=eve",
+    "#/rate/hostile?rater=eve", "#/jobs/cases/item?id=case-0", "#/jobs/talks/item?id=talk-0",
+    "#/jobs/pairs/item?id=pair-0", "#/rate/pairs?rater=eve",
 )  # fmt: skip
 
 
@@ -177,6 +179,11 @@ def test_every_kind_of_item_is_shown(made: tuple[Dicast, str], open_page: Open) 
     assert "1. user" in told and "3. tool (calendar)" in told and "Tools that it calls" in told and "<script>" in told
     seen.go("#/jobs/pairs/item?id=pair-0", wait=".sides .text")
     assert [each.inner_text() for each in seen.page.locator(".sides h2").all()] == ["Text A", "Text B"]
+    seen.go("#/jobs/cases/item?id=case-0", wait=".answers .good")
+    rows = seen.page.locator(".answers li").all()
+    assert [row.locator("b").inner_text() for row in rows] == ["met", "no answer"]
+    assert "(+5)" in rows[0].inner_text() and "<script>" in rows[0].inner_text() and "(-3)" in rows[1].inner_text()
+    assert "40.0 to 100.0 % of its points, as one criterion has no answer" in seen.page.inner_text("main")
     drawn = seen.page.evaluate(
         """async () => {
           const { texts } = await import("/page/item.js");

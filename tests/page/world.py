@@ -11,6 +11,7 @@ import orjson
 
 from dicast.app.application import Dicast
 from dicast.app.domain.arrangement import Arrangement
+from dicast.app.domain.dimension import attained
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
@@ -70,6 +71,16 @@ def conversations(name: str) -> dict[str, Any]:
         {"role": "assistant", "content": PLAIN},
     ]
     return {**job(name, 0), "items": [{"id": f"talk-{n}", "messages": turns} for n in range(2)]}
+
+
+def with_criteria(name: str) -> dict[str, Any]:
+    """A job of items that bring their own criteria, one of which states a fault."""
+    criteria = [{"text": f"Names a source {SCRIPT}", "points": 5}, {"text": "Rambles", "points": -3}]
+    health = {"id": "health", "instructions": "Does it serve the asker?", "scale": "criteria"}
+    return {
+        **job(name, 0), "agents": [{"name": JUDGES[0]}], "dimensions": [health],
+        "items": [{"id": f"case-{n}", "text": PLAIN, "criteria": criteria} for n in range(3)],
+    }  # fmt: skip
 
 
 def pairs(name: str, items: int) -> dict[str, Any]:
@@ -197,6 +208,15 @@ def progress(dicast: Dicast, name: str, done: int) -> None:
     dicast.store.hset(dicast.keys.at("job", name), mapping=fields)
 
 
+def _answers(item: Item, score: int | None) -> dict[str, Any]:
+    """What a judge says of an item's own criteria: all are met but the last, of which nothing is said."""
+    if item.criteria is None or score is None:
+        return {}
+    answers = [True] * (len(item.criteria) - 1) + [None]
+    shares = attained([criterion.points for criterion in item.criteria], answers)
+    return {"answers": answers, "attained": tuple(shares), "score": shares.score}
+
+
 def _opinions(spec: EvaluationJob, failed: int, argument: str, chance: float = 0.1) -> Iterator[Opinion]:
     rng, left = random.Random(7), failed
     assert isinstance(spec.items, list)
@@ -209,9 +229,10 @@ def _opinions(spec: EvaluationJob, failed: int, argument: str, chance: float = 0
                 if left and rng.random() < chance:
                     score, left = None, left - 1
                 yield Opinion(
-                    judge=agent.name, criterion_id=d.id, item_id=item.id, replicate=0, score=score,
+                    judge=agent.name, criterion_id=d.id, item_id=item.id, replicate=0,
                     argument="" if score is None else f"{argument} ({item.id[:40]})",
                     cited_evidence=[] if score is None else [item.output[:48], "cleaner  air and to the SHOPS"],
                     model=HOSTILE[:40] if argument == HOSTILE else "small-judge-3b", latency_s=1.0,
                     metadata={name: item.metadata[name] for name in spec.keep if name in item.metadata},
+                    **{"score": score, **_answers(item, score)},
                 )  # fmt: skip
