@@ -302,18 +302,25 @@ class BatchStore:
         if first is None:
             return []
         begin, end = int(first), int(first) + int(units)
-        tokens, touched = [], []
+        tokens, touched = [], dict[int, list[int]]()
         for group in range(begin, end, lane.stride):
             unended = [p for p in range(group, group + lane.stride) if f"r:{p}" not in names]
             if unended and not any(f"u:{p}" in names for p in unended):
                 tokens.append(MessageId(group, batch=lane.batched))
             elif unended:
-                touched += [MessageId(p) for p in unended]
-                touched += [MessageId(group, batch=True)] if lane.batched else []
+                touched[group] = unended
         if touched:
+            wholes = [MessageId(group, batch=True) for group in touched if lane.batched]
+            possible = [*wholes, *(MessageId(p) for unended in touched.values() for p in unended)]
             now_ms = await self._now_ms()
-            due = zip(touched, await self._redis.zmscore(self.keys.due, [f"{ref}|{t}" for t in touched]), strict=True)
-            tokens += [t for t, at in due if at is not None and (at <= now_ms + SOON_MS or f"w:{t}" not in names)]
+            scores = await self._redis.zmscore(self.keys.due, [f"{ref}|{t}" for t in possible])
+            due = {
+                t for t, at in zip(possible, scores, strict=True)
+                if at is not None and (at <= now_ms + SOON_MS or f"w:{t}" not in names)
+            }  # fmt: skip
+            for group, unended in touched.items():  # a unit goes by one message alone: a batch claims both for itself
+                whole, single = MessageId(group, batch=True), [MessageId(p) for p in unended if MessageId(p) in due]
+                tokens += [whole] if whole in due and len(single) < len(unended) else single
         return sorted(tokens)
 
     # ------------------------------------------------------------------ what was learned

@@ -91,6 +91,28 @@ async def test_sending_again_counts_what_may_be_paid_twice(redis_url: str) -> No
     await stage.close()
 
 
+@pytest.mark.parametrize(("due", "free"), [("b0 0 1", "0 1"), ("b0 0", "b0"), ("0", "0"), ("b0", "b0"), ("", "")])
+async def test_no_unit_goes_by_two_messages_of_a_batch(redis_url: str, due: str, free: str) -> None:
+    """The message of a group, and that of one of its units, may both be due after an answer that lacked a part."""
+    stage = Stage(redis_url)
+    stage.redis.flushdb()
+    stage = Stage(redis_url)
+    stage.client.submit(a_job(), lanes([("p",)], 2, 1, [True], None, ["batch"]), 4, {})
+    await stage.one.start("j", 5)
+    items = dict(enumerate(await stage.one.items("j", range(2))))
+    await stage.one.open_page(REF, 0, 4, "", 1, items, None, "attempt", unchorded=True)
+    await stage.one.claim(REF, MessageId(0, batch=True), [0, 1], 0)
+    job = await stage.one.job("j")
+    assert job is not None
+    store = store_of(stage)
+    stage.redis.delete(store.keys.due)
+    if due:
+        stage.redis.zadd(store.keys.due, {f"{REF}|{token}": 0 for token in due.split()})
+    found = await store.free_messages(LANE, job.lanes[0])
+    assert sorted(map(str, found[REF])) == sorted([*free.split(), "b2"])
+    await stage.close()
+
+
 class Late:
     """The writes of a store to its batches, to be obeyed once more, later."""
 
