@@ -272,30 +272,28 @@ class _RunningJob:
         scored, shares, dimensions = [], [], []
         for at, dimension, _ in self._dimensions[:MOST_CHARTS]:
             names = sorted((name for d, name in self._scores if d == at), key=lambda g: -len(self._scores[at, g]))
+            if not names:
+                continue
             if dimension.kind == "preference":
-                won = [
+                rows = [
                     self._share(name, self._scores[at, name], sizes.sides[name] - self._unscored[at, name])
                     for name in names[:MOST_ROWS]
                 ]
-                if won:
-                    by = "" if names == [TEXT_A] else "candidate"
-                    shares.append(self._chart(dimension, by, "percent of comparisons won", won))
+                by = "" if names == [TEXT_A] else "candidate"
+                shares.append(self._chart(dimension, by, "percent of comparisons won", rows))
             elif dimension.nominal:
-                if names:
-                    labels = self._label_shares(at, dimension, sizes.groups.total())
-                    shares.append(self._chart(dimension, "", "percent of labels", labels))
+                rows = self._label_shares(at, dimension, sizes.groups.total())
+                shares.append(self._chart(dimension, "", "percent of labels", rows))
             else:
-                bounds = dimension.scale_min, dimension.scale_max
-                means = [
-                    scale_mark(name, len(scores), self._figure(scores, bounds, population), dimension)
-                    for name in names[:MOST_ROWS]
-                    for scores in [self._scores[at, name]]
-                    for population in [sizes.groups[name] - self._unscored[at, name]]
-                ]
-                if means:
-                    scored.append(self._chart(dimension, self._by, "percent of the scale", means))
-                    dimensions.append(dimension)
+                rows = [self._mean(at, name, dimension, sizes.groups[name]) for name in names[:MOST_ROWS]]
+                scored.append(self._chart(dimension, self._by, "percent of the scale", rows))
+                dimensions.append(dimension)
         return [*on_one_axis(scored, dimensions), *shares]
+
+    def _mean(self, at: int, group: str, dimension: ReportDimension, items: int) -> Mark:
+        scores, population = self._scores[at, group], items - self._unscored[at, group]
+        figure = self._figure(scores, (dimension.scale_min, dimension.scale_max), population)
+        return scale_mark(group, len(scores), figure, dimension)
 
     def _label_shares(self, at: int, dimension: ReportDimension, items: int) -> list[Mark]:
         """Return the share of all items that the panel gives each label, the most frequent ones."""
