@@ -165,7 +165,7 @@ def check_that_waiting_work_moves(cluster, pools, steal):
     job_id = c.submit(a_job(agents=1, dimensions=10, items=2))
     until(lambda: by_name(c, "w0").open == 2, "it has the leases that there are, and no other may be given any")
     until(lambda: held(c)["w0"] > 10 and not depth(c.app, "provider.sim"), "it holds the job")
-    c.app.control.add_consumer("provider.sim", destination=[by_name(c, "w1").name], reply=True)
+    c.app.control.add_consumer("provider.sim", destination=[by_name(c, "w1").name], reply=True, timeout=20, limit=1)
     return c, job_id, idle
 
 

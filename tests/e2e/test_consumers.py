@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 def told(cluster, command, *args, **more):
     """The one worker's answer."""
-    (reply,) = getattr(cluster.app.control, command)(*args, reply=True, **more)
+    (reply,) = getattr(cluster.app.control, command)(*args, reply=True, timeout=20, limit=1, **more)
     return reply.popitem()[1]
 
 
 def names(cluster):
-    (queues,) = cluster.app.control.inspect().active_queues().values()
+    (queues,) = cluster.app.control.inspect(timeout=20, limit=1).active_queues().values()
     return sorted(queue["name"] for queue in queues)
 
 
@@ -100,7 +100,7 @@ def test_what_is_active_is_told_with_its_process(cluster):
     worker = c.worker("-c", "2")
     job_id = c.submit(a_job(agents=1, dimensions=2))
     until(lambda: c.provider.stats()["open"] == 2, "two calls are open")
-    (active,) = c.app.control.inspect().active().values()
+    (active,) = c.app.control.inspect(timeout=20, limit=1).active().values()
     judged = [task for task in active if task["name"] == "dicast.judge_dimension"]
     assert [task["worker_pid"] for task in judged] == [worker.process.pid] * 2
     assert c.report(job_id)["scored"] == 2

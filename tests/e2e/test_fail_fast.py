@@ -82,7 +82,7 @@ def test_units_wait_for_a_worker_that_has_the_key(cluster):
     assert why in [finding.message for finding in unserved(c.app)]
     assert c.app.cluster.node("w0").missing_keys == ["sim"]
     assert [line["pool"] for line in c.logs() if line["event"] == "pool_unserved"] == ["sim"]
-    (reply,) = c.app.control.add_consumer("provider.sim", reply=True)
+    (reply,) = c.app.control.add_consumer("provider.sim", reply=True, timeout=20, limit=1)
     assert "left to other workers: needs SIM_KEY, which is not set" in str(reply)
     assert c.provider.stats()["calls"] == 0
     c.worker(SIM_KEY="right", MAX_CONCURRENT_LLM_CALLS="50")

@@ -66,7 +66,7 @@ def test_a_monitor_sees_the_work_and_the_workers_and_nothing_else(cluster):
     worker = c.worker("-E", "-B")
 
     def ticks():
-        (stats,) = c.app.control.inspect().stats().values()
+        (stats,) = c.app.control.inspect(timeout=20, limit=1).stats().values()
         return stats["total"].get("dicast.housekeeping", 0)
 
     until(ticks, "the beat ticks")

@@ -28,9 +28,9 @@ def test_a_pool_grows_and_shrinks_while_it_works(cluster):
     c.worker("-c", "2")
     job_id = c.submit(a_job(agents=1, items=4))
     until(lambda: c.provider.stats()["open"] == 2, "two calls are open")
-    assert c.app.control.pool_grow(3, reply=True)[0].popitem()[1] == {"ok": "pool will grow"}
+    assert c.app.control.pool_grow(3, reply=True, timeout=20, limit=1)[0].popitem()[1] == {"ok": "pool will grow"}
     until(lambda: c.provider.stats()["open"] == 5, "five calls are open")
-    assert c.app.control.pool_shrink(4, reply=True)[0].popitem()[1] == {"ok": "pool will shrink"}
+    assert c.app.control.pool_shrink(4, reply=True, timeout=20, limit=1)[0].popitem()[1] == {"ok": "pool will shrink"}
     until(lambda: c.provider.stats()["open"] == 1, "one call is open")
     c.provider.control(reset=True, latency=0.1)
     assert c.report(job_id)["scored"] == 40
@@ -42,9 +42,11 @@ def test_a_pool_scales_between_two_numbers(cluster):
     c.worker("--autoscale=6,1")
     job_id = c.submit(a_job(agents=1, items=8))
     until(lambda: c.provider.stats()["open"] == 6, "as many as may be are open")
-    told = c.app.control.pool_grow(3, reply=True)[0].popitem()[1]
+    told = c.app.control.pool_grow(3, reply=True, timeout=20, limit=1)[0].popitem()[1]
     assert told == {"error": "pool_grow is not supported with autoscale. Adjust autoscale range instead."}
-    assert c.app.control.autoscale(3, 1, reply=True)[0].popitem()[1] == {"ok": "autoscale now max=3 min=1"}
+    assert c.app.control.autoscale(3, 1, reply=True, timeout=20, limit=1)[0].popitem()[1] == {
+        "ok": "autoscale now max=3 min=1"
+    }
     until(lambda: c.provider.stats()["open"] <= 3, "fewer are open")
     c.provider.control(reset=True, latency=0.1)
     assert c.report(job_id)["scored"] == 80

@@ -241,7 +241,7 @@ def test_slots_bound_what_runs(client, broker):
         broker.hear(f"{name}:started")
         assert pool()["max-concurrency"] == 5
 
-        client.app.control.pool_shrink(4, destination=[worker.node], reply=True)
+        client.app.control.pool_shrink(4, destination=[worker.node], reply=True, timeout=20, limit=1)
         broker.tell(f"{name}:go", 6)
         assert [result.get() for result in results] == [name] * 7
 
