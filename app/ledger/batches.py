@@ -259,10 +259,9 @@ class BatchStore:
 
     # ------------------------------------------------------------------ units
     async def add_members(self, batch: BatchRecord, page: int, tokens: Sequence[MessageId]) -> None:
-        """Write which messages of a page the batch is about to claim."""
-        # Each call has a field of its own, so that one that comes late takes nothing away.
-        name, group = self.keys.batch_members(batch.name), " ".join(map(str, tokens))
-        await self._redis.hset(name, f"{page}.{tokens[0]}", group)
+        """Write which messages of a page the batch is about to claim, each once. Raises `TurnLost`."""
+        group = " ".join(map(str, tokens))
+        await self._run(batch, "add", self._intervals.batch_held_ms, f"{page}.{tokens[0]}", group)
 
     async def live_members(self, batch: BatchRecord, lane: Lane) -> dict[PageRef, list[MessageId]]:
         """Return the messages of a batch whose units it still has, by page, in the order of its requests."""

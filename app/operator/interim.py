@@ -87,6 +87,8 @@ JOBS_KEPT = 16
 MOST_COUNTED = 50_000
 """The most items that are counted by group: each has to be read once."""
 MOST_FAILED = 20
+MOST_LABELS = 8
+"""How many labels of a dimension are told of, the most frequent ones: each interval takes a second at 50,000 items."""
 ALL_ITEMS = "all items"
 TEXT_A = "text A"
 
@@ -234,9 +236,12 @@ class _RunningJob:
         shuffle = arrangement_of(self.layout.spec).shuffle
         if shuffle is None or self.layout.spec.pairs is not None or not can_answer():  # pairs of a list come together
             return "certain"
-        # Where a question takes items of its two groups in turn, only the order within these is random.
         difference = self.layout.spec.question.difference if self.layout.spec.question is not None else None
-        return "anytime" if difference is None or difference.by == self._by else "certain"
+        if difference is None:
+            return "anytime"
+        # It takes items of its two groups in turn, so only the order within these is random; labels are of all items.
+        of_groups = difference.by == self._by and not any(dimension.nominal for _, dimension, _ in self._dimensions)
+        return "anytime" if of_groups else "certain"
 
     def _count_items(self, dicast: Dicast) -> _Sizes:
         """Return how many items there are, without variants; nothing that cannot be counted from here."""
@@ -304,7 +309,7 @@ class _RunningJob:
             self._share(
                 dimension.labels[place], [float(score == dimension.scale_min + place) for score in scores], population
             )
-            for place in places[:MOST_ROWS]
+            for place in places[:MOST_LABELS]
         ]
 
     @staticmethod

@@ -45,6 +45,18 @@ async def wanted(road: Road, ref: PageRef) -> None:
     await road.store.schedule(LaneRef(ref.job, ref.incarnation, ref.lane), 0)
 
 
+async def killed_after_create(bench: Any, desk: Any, shelf: Shelf, clock: Clock, ref: PageRef) -> Road:
+    """What looks after a batch that was created, whose answer nobody heard, and which is not listed yet."""
+    road = Road(bench, desk(Scripted()), shelf, clock)
+    await wanted(road, ref)
+    await road.look()
+    shelf.kill, shelf.listed = "after create", False
+    with pytest.raises(Killed):
+        await road.look()
+    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    return road
+
+
 @pytest.fixture
 def shelf() -> Shelf:
     return Shelf()
@@ -102,13 +114,7 @@ async def test_a_worker_dies(bench: Any, desk: Any, shelf: Shelf, step: str) -> 
 
 async def test_a_lost_answer_to_create_is_found_by_its_identity(bench: Any, desk: Any, shelf: Shelf) -> None:
     ref, clock = await opened(bench), Clock()
-    road = Road(bench, desk(Scripted()), shelf, clock)
-    await wanted(road, ref)
-    await road.look()
-    shelf.kill, shelf.listed = "after create", False
-    with pytest.raises(Killed):
-        await road.look()
-    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    road = await killed_after_create(bench, desk, shelf, clock, ref)
     for _ in range(3):
         await road.look()
     assert shelf.calls["create"] == 1, "it is looked for as long as it may be listed yet"
@@ -120,13 +126,7 @@ async def test_a_lost_answer_to_create_is_found_by_its_identity(bench: Any, desk
 async def test_a_worker_that_stops_after_it_has_looked_looks_again(bench: Any, desk: Any, shelf: Shelf) -> None:
     """What it saw in the list is old when it goes on; the batch may be listed meanwhile."""
     ref, clock = await opened(bench), Clock()
-    road = Road(bench, desk(Scripted()), shelf, clock)
-    await wanted(road, ref)
-    await road.look()
-    shelf.kill, shelf.listed = "after create", False
-    with pytest.raises(Killed):
-        await road.look()
-    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    road = await killed_after_create(bench, desk, shelf, clock, ref)
     await road.look()
     find = shelf.find
 
@@ -146,13 +146,7 @@ async def test_a_worker_that_stops_after_it_has_looked_looks_again(bench: Any, d
 
 async def test_what_is_listed_too_late_is_cancelled(bench: Any, desk: Any, shelf: Shelf) -> None:
     ref, clock = await opened(bench), Clock()
-    road = Road(bench, desk(Scripted()), shelf, clock)
-    await wanted(road, ref)
-    await road.look()
-    shelf.kill, shelf.listed = "after create", False
-    with pytest.raises(Killed):
-        await road.look()
-    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    road = await killed_after_create(bench, desk, shelf, clock, ref)
     await road.look()
     clock.at += 200
     shelf.listed = True
@@ -179,13 +173,7 @@ async def test_what_may_be_paid_for_once_is_not_sent_again(
     ref, clock = await opened(bench, a_job(items=UNITS, dimensions=1, **spends)), Clock()
     if "max_calls" in spends:
         bench.redis.hset(bench.one.keys.job("j"), "max_calls", UNITS)
-    road = Road(bench, desk(Scripted()), shelf, clock)
-    await wanted(road, ref)
-    await road.look()
-    shelf.kill, shelf.listed = "after create", False
-    with pytest.raises(Killed):
-        await road.look()
-    await bench.asyncs.hdel(road.store.keys.batch((await road.store.all())[0].name), "holder")
+    road = await killed_after_create(bench, desk, shelf, clock, ref)
     await road.look()
     clock.at += 200
     await road.until_idle()

@@ -32,6 +32,12 @@ def store_of(stage: Stage, node: int = 0) -> BatchStore:
     return store
 
 
+def emptied(redis_url: str) -> Stage:
+    """A stage on an empty store."""
+    Stage(redis_url).redis.flushdb()
+    return Stage(redis_url)
+
+
 async def page_open(stage: Stage) -> None:
     stage.client.submit(a_job(), lanes([("p",)], 2, 1, [False], None, ["batch"]), 4, {})
     await stage.one.start("j", 5)
@@ -65,9 +71,7 @@ async def test_a_verb_whose_answers_are_lost(redis_url: str, monkeypatch: pytest
     for repeats in (0, 1, 3):
         numbers = itertools.count()
         monkeypatch.setattr(secrets, "token_hex", lambda n, numbers=numbers: f"{next(numbers):0{2 * n}x}")
-        stage = Stage(redis_url)
-        stage.redis.flushdb()
-        stage = Stage(redis_url)
+        stage = emptied(redis_url)
         store, batch = await begun(stage)
         batch = await store.hold(batch, sending_at=2.0)
         if name == "take":
@@ -80,9 +84,7 @@ async def test_a_verb_whose_answers_are_lost(redis_url: str, monkeypatch: pytest
 
 
 async def test_sending_again_counts_what_may_be_paid_twice(redis_url: str) -> None:
-    stage = Stage(redis_url)
-    stage.redis.flushdb()
-    stage = Stage(redis_url)
+    stage = emptied(redis_url)
     store, batch = await begun(stage)
     again = await store.resend(await store.hold(batch, sending_at=2.0))
     assert (again.identity, again.sending_at) == ("b-2", 0.0)
@@ -94,9 +96,7 @@ async def test_sending_again_counts_what_may_be_paid_twice(redis_url: str) -> No
 @pytest.mark.parametrize(("due", "free"), [("b0 0 1", "0 1"), ("b0 0", "b0"), ("0", "0"), ("b0", "b0"), ("", "")])
 async def test_no_unit_goes_by_two_messages_of_a_batch(redis_url: str, due: str, free: str) -> None:
     """The message of a group, and that of one of its units, may both be due after an answer that lacked a part."""
-    stage = Stage(redis_url)
-    stage.redis.flushdb()
-    stage = Stage(redis_url)
+    stage = emptied(redis_url)
     stage.client.submit(a_job(), lanes([("p",)], 2, 1, [True], None, ["batch"]), 4, {})
     await stage.one.start("j", 5)
     items = dict(enumerate(await stage.one.items("j", range(2))))
@@ -132,9 +132,7 @@ class Late:
 
 
 async def test_a_write_that_comes_late_changes_nothing(redis_url: str) -> None:
-    stage = Stage(redis_url)
-    stage.redis.flushdb()
-    stage = Stage(redis_url)
+    stage = emptied(redis_url)
     await page_open(stage)
     store = store_of(stage)
     late = Late(store)
@@ -154,9 +152,7 @@ async def test_a_write_that_comes_late_changes_nothing(redis_url: str) -> None:
 
 async def test_a_hold_between_two_writes_keeps_neither_away(redis_url: str) -> None:
     """A batch is held beside what is done with it, so that a hold may be obeyed before an earlier write."""
-    stage = Stage(redis_url)
-    stage.redis.flushdb()
-    stage = Stage(redis_url)
+    stage = emptied(redis_url)
     store, batch = await begun(stage)
     first = next(store._writes)
     await store.hold(batch)
@@ -168,9 +164,7 @@ async def test_a_hold_between_two_writes_keeps_neither_away(redis_url: str) -> N
 
 async def test_what_a_batch_has_claimed_is_its_own_until_it_is_over(redis_url: str) -> None:
     """Its claims outlast every call and the worker that made them."""
-    stage = Stage(redis_url)
-    stage.redis.flushdb()
-    stage = Stage(redis_url)
+    stage = emptied(redis_url)
     store, batch = await begun(stage)
 
     async def claims(ledger: Any, position: int, **more: Any) -> ClaimVerdict:
@@ -195,6 +189,9 @@ async def test_what_a_batch_has_claimed_is_its_own_until_it_is_over(redis_url: s
     assert taken is not None and taken.batch is not None
     with pytest.raises(TurnLost):
         await store.drop(batch)
+    with pytest.raises(TurnLost):
+        await store.add_members(batch, 0, [MessageId(2)])
     await other.drop(taken.batch)
+    assert not stage.redis.exists(store.keys.batch_members("@b"))
     assert await claims(stage.two, 0) is ClaimVerdict.RUN
     await stage.close()

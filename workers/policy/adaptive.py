@@ -170,9 +170,9 @@ def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> f
 
 EPSILON_S = 1e-9
 _DIAGNOSED = {
-    Cause.CAP: "refused by the number of open calls",
-    Cause.RATE: "refused by the number of calls in a time",
-    Cause.COLLAPSE: "all is refused: single calls until one is accepted",
+    Cause.CAP: "calls are refused above a number of open ones",
+    Cause.RATE: "calls are refused above a rate",
+    Cause.COLLAPSE: "every call is refused: one at a time until one is accepted",
 }
 BORNE_PART, BORNE_RTTS = 0.8, 4.0
 """The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
@@ -343,7 +343,7 @@ class Adaptive:
             state.rate, state.not_a_rate_until = None, now + 3.0 * timescales.rtt_s
             self._cut(now, min(state.growth.limit, cap))
             state.growth.good = state.growth.limit
-            self._set_reason("refused by the number of open calls, not by a rate")
+            self._set_reason("calls are refused above a number of open ones, not above a rate")
             return
         trial.explained = True
         if state.noise.test is not None:
@@ -369,7 +369,7 @@ class Adaptive:
         state, growth = self.state, self.state.growth
         state.rate, state.not_a_rate_until = None, max(state.not_a_rate_until, state.noise.until)
         growth.retake(now, self.config.hold_min_rtts)
-        self._set_reason("refusals come by chance, not by a rate")
+        self._set_reason("refusals come by chance, not from a rate limit")
 
     # Time
 
@@ -415,7 +415,7 @@ class Adaptive:
                 on_way,
             )
             self._set_reason(
-                "growing fast until a call is refused" if growth.slow_start else "one step up, as nothing was refused"
+                "growing fast until a call is refused" if growth.slow_start else "raised, as nothing was refused"
             )
 
     def _advance_rate(self, rate: LearnedRate, now: float) -> None:
@@ -438,7 +438,7 @@ class Adaptive:
             rate.advance(state.log, now, rtt_s, state.timescales.feedback_s)
         elif state.noise.disproved(test, state.log.sent_total, now, rtt_s):
             rate.run_at(test.per_s, now)
-            self._set_reason("refusals come by a rate, not by chance")
+            self._set_reason("refusals come from a rate limit, not by chance")
         state.growth.lift(min(self.ceiling, self.config.rate_room * rate.per_s * rtt_s))
 
     def _confirm(self, now: float) -> bool:
@@ -534,7 +534,7 @@ class Adaptive:
         went = state.log.accepted_per_s(
             now - timescales.feedback_s - 2.0 * timescales.rtt_s, now - timescales.feedback_s
         )
-        self._keep_rate(0.97 * went, now, "as many calls as were refused are accepted later")
+        self._keep_rate(0.97 * went, now, "numbers of open calls that were refused are accepted later: a rate limit")
         state.growth.forget_step()
         return True
 
@@ -580,7 +580,7 @@ class Adaptive:
             return
         if new_limit > growth.limit:
             growth.uncut(now, min(self.ceiling, new_limit))
-            self._set_reason("answers are slow, but not for the number of calls")
+            self._set_reason("answers became slower, but not because more calls are open")
         elif new_limit == state.latency.target.most:
             if max(self.floor, new_limit) < growth.limit:
                 self._cut(now, new_limit)

@@ -79,7 +79,7 @@ def on_tick(config: ClassicConfig, state: ClassicState, now: float, ceiling: int
         state,
         limit=max(state.limit, min(ceiling, state.limit + steps)),
         settle_until=now + config.settle_s,
-        reason="one step up, as nothing was refused",
+        reason="raised, as nothing was refused",
     )
 
 

@@ -138,7 +138,7 @@ def test_the_history_is_bounded_and_tells_reasons() -> None:
     for second in range(1, 200):
         governor.decide([], float(second))
     assert len(governor.state.history) == MOST_CHANGES
-    assert governor.state.history[-1].reason == "one step up, as nothing was refused"
+    assert governor.state.history[-1].reason == "raised, as nothing was refused"
 
 
 def test_configured_budgets_are_kept_in_every_minute() -> None:
