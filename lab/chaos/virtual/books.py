@@ -317,7 +317,7 @@ def _doubles(calls: list[VirtualCall], told: int, silent: int, again: int, *, on
         call.ending == "killed" and any(set(call.places) & set(c.places) for c in calls if c.number > call.number)
         for call in calls
     )
-    forgotten = sum(call.ending == FORGOTTEN for call in calls)
+    forgotten = sum(call.ending == FORGOTTEN for call in calls if not once)
     excused = sum(call.excused for call in calls)
     cut = sum(call.ending == "cut" for call in calls)  # taken to be made again where the store could not be asked
     if not unheard + killed + forgotten <= told <= unheard + excused + silent + cut + again:
