@@ -264,3 +264,22 @@ def test_each_page_is_read_once_and_an_ended_job_has_a_report_instead(
     dicast.store.hset(dicast.keys.at("job", "read"), "state", "cancelled")
     told = http.get("/jobs/read/so-far").json()
     assert (told["items"], told["charts"], told["judges"]) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind"), [({"min": 1, "max": 5}, "anytime"), ({"labels": ["red", "blue"]}, "certain")]
+)
+def test_items_of_two_groups_in_turn_are_no_sample_of_all_items(
+    http: httpx2.Client, dicast: Dicast, scale: dict[str, Any], kind: str
+) -> None:
+    """Within each group they come in random order, which tells nothing of the labels of all."""
+    nominal = {"ordered": False} if "labels" in scale else {}
+    dimensions = [
+        {"id": "good", "instructions": "?", "scale": {"min": 1, "max": 5}},
+        {"id": "second", "instructions": "?", "scale": scale | nominal},
+    ]
+    items = [{"id": f"i{n}", "text": "a text", "metadata": {"system": f"bot {n % 2}"}} for n in range(ITEMS)]
+    question = {"dimension": "good", "difference": {"by": "system", "of": ["bot 1", "bot 0"]}}
+    arranged = runs(dicast, a_job("turns", items=items, dimensions=dimensions, question=question))
+    judged(dicast, "turns", arranged[:20], 0, score=lambda _item, _judge: 1)
+    assert http.get("/jobs/turns/so-far").json()["kind"] == kind
