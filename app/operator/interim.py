@@ -364,7 +364,7 @@ class _RunningJob:
             )
         if kind == "certain":
             return (
-                f"{sentence}, in the order of their file, which is no random sample. An interval is where {name} that "
+                f"{sentence}, which are not taken for a random sample of all. An interval is where {name} that "
                 "get a score will lie, whatever the others get."
             )
         return f"{sentence}; how far they may be from those of all {plural} cannot be told from here."

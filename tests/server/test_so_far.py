@@ -118,7 +118,9 @@ def test_the_order_of_a_file_is_no_sample_so_its_intervals_are_certain(http: htt
     judged(dicast, "plain", items[:30], 0, failed=frozenset({"i0"}))
     told = http.get("/jobs/plain/so-far").json()
     assert (
-        told["kind"] == "certain" and "no random sample" in told["note"] and "whatever the others get" in told["note"]
+        told["kind"] == "certain"
+        and "not taken for a random sample" in told["note"]
+        and "whatever the others get" in told["note"]
     )
     row, scores = rows_of(told)["bot 0"], panel(items[1:30], "bot 0")
     assert (row["items"], len(scores)) == (9, 9)
