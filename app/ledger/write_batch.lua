@@ -4,8 +4,8 @@
 -- ARGV  1 now_ms  2 its name  3 turn  4 begin (a new one) | hold | add (hold, with more members) | rest | drop | resend
 --       (hold, and what may have been sent is sent again under the next identity: its requests may be paid twice)  5 ms
 --       for which it is held, or until it is looked after again; most that are kept of those that are over  6 number of
---       the write, greater than those of the turn's earlier ones  7... field, value of the record (begin, hold, rest) or
---       of its members (add), or its summary (drop)
+--       the write, greater than those of the turn's earlier ones
+--       7... field, value of the record (begin, hold, rest) or of its members (add), or its summary (drop)
 -- Reply 1; 0 if another has taken the batch meanwhile, or it is over: nothing is written then. To who drops it again
 --       the reply is 1. A write that comes again, or after a later one of its turn, writes nothing, and the reply is 1:
 --       whoever sent the later one has its answer, or has given it up.
