@@ -240,6 +240,7 @@ Logprobs = Annotated[
     BeforeValidator(_logprobs),
     Field(description=f"true, false, or the number of alternatives that it tells of a token, 0 to {TOP_LOGPROBS_MOST}"),
 ]
+Answers = Annotated[int, Field(ge=1, le=128, description="a whole number from 1 to 128")]
 Fields = Annotated[
     dict[str, Any],
     AfterValidator(_body),
@@ -336,6 +337,7 @@ class PoolSpec(BaseModel):
     body: Fields = {}
     prompt_caching: Flag = False
     logprobs: Logprobs = 0
+    answers_per_call: Answers = 1
     price: Prices = {}
     road: Literal["online", "batch", "flex", "auto"] = "online"
     budget: Annotated[BudgetTable, Field(validate_default=False)] = {}
@@ -665,6 +667,9 @@ def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
                 raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
         if spec.logprobs:
             raise PoolsError("logprobs must be false with dialect 'anthropic': that API tells none")
+        if spec.answers_per_call > 1:
+            most = spec.answers_per_call
+            raise PoolsError(f"answers_per_call must be 1 with dialect 'anthropic': that API has no n, got {most}")
         return {"structured_channel": "json_schema" if genuine else "tool", "prompt_caching": genuine}
     azure = spec.api_version is not None
     if azure and (provider != "openai" or url is None):

@@ -31,13 +31,13 @@ def key_from(secret: str | None, namespace: str) -> bytes | None:
 
 
 def nonce_for(
-    key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int,
+    key: bytes, agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int | Sequence[int],
     template: str | None = None,
 ) -> str:  # fmt: skip
-    """Return the nonce of one question.
+    """Return the nonce of one question, asked for one replicate or for several at once.
 
     It occurs in none of the item's texts (`is_fresh`), and two questions share one only if they ask the same: same
-    texts, judge, criteria and replicate. The job and the ids of items do not count, unless a `template` may show them.
+    texts, judge, criteria and replicates. The job and the ids of items do not count, unless a `template` may show them.
     """
     question = question_digest(agent, dimensions, item, replicate, template)
     for number in count():
@@ -48,11 +48,13 @@ def nonce_for(
 
 
 def question_digest(
-    agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int, template: str | None = None
-) -> bytes:
+    agent: Agent, dimensions: Sequence[Dimension], item: Item, replicate: int | Sequence[int],
+    template: str | None = None,
+) -> bytes:  # fmt: skip
     """Return a digest (32 bytes) of what a judge is asked: two questions share one only if they ask the same, in the
     sense of `nonce_for`. The wording of Dicast's own prompts is not part of it (app/domain/fingerprints.py)."""
-    digest = hashlib.sha256(b"%d" % replicate)
+    replicates = [replicate] if isinstance(replicate, int) else replicate
+    digest = hashlib.sha256(",".join(map(str, replicates)).encode())
     arranged = [] if template is None else [template, item.id, json.dumps(item.metadata, sort_keys=True)]
     for part in (
         *_texts(item),

@@ -4,8 +4,10 @@ A lane holds the units of all agents of one pool, so that a slow pool never hold
 same several deployments have a lane of their own; the pool of each unit is decided when it is sent. A panel whose later
 judges are called only if needed has lanes for each of its stages.
 
-In a lane the units stand in the order item, replicate, agent, dimension; a unit's index there is its position. A page
-is a run of positions. Everything is arithmetic on positions, so a job of a million units needs no list of them.
+In a lane the units stand in the order item, replicate, agent, dimension; a unit's index there is its position. Where
+one call answers several replicates, these stand beside each other: in the order item, agent, dimension, replicate, or,
+where a call asks about all dimensions, item, agent, replicate, dimension. A page is a run of positions. Everything is
+arithmetic on positions, so a job of a million units needs no list of them.
 
 Beside the layout stand the rules that planning follows: how a batched call's usage is divided, which deployment a unit
 is sent to, how items are split into pieces of bounded size, where a job has stopped calling, and how long the pipeline
@@ -52,6 +54,13 @@ class Lane:
     stage: int = 0
     """The lane's units are planned when those of all earlier stages have ended for their item."""
     road: Road = "online"
+    together: int = 1
+    """The replicates that one call answers, a divisor of `replicates`."""
+
+    @property
+    def grouped(self) -> bool:
+        """True if one message covers several units: `stride` of them."""
+        return self.batched or self.together > 1
 
     @property
     def may_batch(self) -> bool:
@@ -64,14 +73,32 @@ class Lane:
 
     @property
     def stride(self) -> int:
-        """The units that one message covers: all dimensions of one agent and item when batched."""
-        return self.dimensions if self.batched else 1
+        """The units that one message covers: all dimensions of one agent and item when batched, for each of the
+        replicates that its call answers."""
+        return (self.dimensions if self.batched else 1) * self.together
 
     def unit(self, position: int) -> Unit:
+        if self.together > 1:
+            return self._unit_of_group(position)
         rest, dimension = divmod(position, self.dimensions)
         rest, agent = divmod(rest, len(self.agents))
         item, replicate = divmod(rest, self.replicates)
         return Unit(item, replicate, self.agents[agent], dimension)
+
+    def _unit_of_group(self, position: int) -> Unit:
+        if self.batched:
+            rest, dimension = divmod(position, self.dimensions)
+            rest, replicate = divmod(rest, self.replicates)
+        else:
+            rest, replicate = divmod(position, self.replicates)
+            rest, dimension = divmod(rest, self.dimensions)
+        item, agent = divmod(rest, len(self.agents))
+        return Unit(item, replicate, self.agents[agent], dimension)
+
+    def group_of(self, position: int) -> range:
+        """Return the positions that the message of a unit covers, if it covers a whole group."""
+        first = position - position % self.stride
+        return range(first, first + self.stride)
 
     def items_of(self, first: int, count: int) -> range:
         """Return the items that a page from position `first` needs."""
@@ -80,20 +107,26 @@ class Lane:
 
 def lanes(
     pools: Sequence[tuple[str, ...]], dimensions: int, replicates: int, batched: Sequence[bool],
-    stages: Sequence[int] | None = None, roads: Sequence[Road] | None = None,
+    stages: Sequence[int] | None = None, roads: Sequence[Road] | None = None, answers: Sequence[int] | None = None,
 ) -> list[Lane]:  # fmt: skip
-    """Group agents by (pools, batched, stage, road); `pools[i]`, `batched[i]`, `stages[i]` and `roads[i]` are those of
-    agent i. Order: first appearance."""
+    """Group agents by (pools, batched, stage, road, replicates together); `pools[i]`, `batched[i]`, `stages[i]`,
+    `roads[i]` and `answers[i]`, the most answers of one call, are those of agent i. Order: first appearance."""
     count = len(pools)
     online: Road = "online"
     roads = roads or [online] * count
-    groups: dict[tuple[tuple[str, ...], bool, int, Road], list[int]] = {}
-    for agent, key in enumerate(zip(pools, batched, stages or [0] * count, roads, strict=True)):
+    together = [replicates_together(replicates, most) for most in answers or [1] * count]
+    groups: dict[tuple[tuple[str, ...], bool, int, Road, int], list[int]] = {}
+    for agent, key in enumerate(zip(pools, batched, stages or [0] * count, roads, together, strict=True)):
         groups.setdefault(key, []).append(agent)
     return [
-        Lane(names, tuple(agents), dimensions, replicates, is_batched, stage, road)
-        for (names, is_batched, stage, road), agents in groups.items()
+        Lane(names, tuple(agents), dimensions, replicates, is_batched, stage, road, of_call)
+        for (names, is_batched, stage, road, of_call), agents in groups.items()
     ]
+
+
+def replicates_together(replicates: int, most: int) -> int:
+    """Return how many replicates one call answers that gives at most so many answers: as many as divide them evenly."""
+    return next(count for count in range(min(replicates, most), 0, -1) if replicates % count == 0)
 
 
 @dataclass(frozen=True, slots=True)

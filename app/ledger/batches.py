@@ -274,7 +274,7 @@ class BatchStore:
             ref = batch.lane.page(page)
             flat = await self._scripts["list_claims"](keys=[self.keys.page(ref)], args=[batch.name])
             claimed = set(map(int, flat[::2]))
-            if tokens := [token for token in sorted(by_page[page]) if claimed & _units(token, lane)]:
+            if tokens := [token for token in sorted(by_page[page]) if claimed & set(token.positions(lane))]:
                 live[ref] = tokens
         return live
 
@@ -305,11 +305,11 @@ class BatchStore:
         for group in range(begin, end, lane.stride):
             unended = [p for p in range(group, group + lane.stride) if f"r:{p}" not in names]
             if unended and not any(f"u:{p}" in names for p in unended):
-                tokens.append(MessageId(group, batch=lane.batched))
+                tokens.append(MessageId.of(lane, group))
             elif unended:
                 touched[group] = unended
         if touched:
-            wholes = [MessageId(group, batch=True) for group in touched if lane.batched]
+            wholes = [MessageId(group, batch=True) for group in touched if lane.grouped]
             possible = [*wholes, *(MessageId(p) for unended in touched.values() for p in unended)]
             now_ms = await self._now_ms()
             scores = await self._redis.zmscore(self.keys.due, [f"{ref}|{t}" for t in possible])
@@ -367,10 +367,6 @@ class BatchStore:
         """Have a job's batches looked after at once."""
         if names := [batch.name for batch in await self.all() if batch.lane.job == job]:
             await self._redis.zadd(self.keys.batches, dict.fromkeys(names, 0), xx=True, lt=True)
-
-
-def _units(token: MessageId, lane: Lane) -> set[int]:
-    return set(range(token.position, token.position + (lane.stride if token.batch else 1)))
 
 
 def _sorted_records(names: Sequence[str], found: Iterable[Mapping[str, str]]) -> list[BatchRecord]:

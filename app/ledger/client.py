@@ -400,12 +400,11 @@ class LedgerClient:
         Raises `UnknownJob` if the ledger does not hold this incarnation of the job, or it has no such lane.
         """
         k = self._keys
-        incarnation, lanes = self._redis.hmget(k.job(ref.job), "incarnation", "lanes")
-        lane_specs = orjson.loads(lanes) if lanes and incarnation == ref.incarnation else []
-        if not ref.lane < len(lane_specs):
+        incarnation, text = self._redis.hmget(k.job(ref.job), "incarnation", "lanes")
+        lanes = read_lanes(text) if text and incarnation == ref.incarnation else []
+        if not ref.lane < len(lanes):
             raise UnknownJob(ref.job)
-        units = lane_specs[ref.lane]["dimensions"] if token.batch else 1
-        positions = range(token.position, token.position + units)
+        positions = token.positions(lanes[ref.lane])
         tokens = dict.fromkeys([str(token), *map(str, positions)])
         keys = [k.job(ref.job), k.page(ref), k.due, k.base.clock]
         verdicts = self._revoke_unit(keys=keys, args=["", f"{ref}|", k.base.node(""), len(tokens), *tokens, *positions])

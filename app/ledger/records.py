@@ -123,7 +123,7 @@ class Deferral(NamedTuple):
 
 
 class MessageId(NamedTuple):
-    """Names one message of a page: a unit's position, or the batch that begins there."""
+    """Names one message of a page: a unit's position, or that of the first of the units that one call answers."""
 
     position: int
     batch: bool = False
@@ -134,6 +134,15 @@ class MessageId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         return cls(int(text.removeprefix("b")), text.startswith("b"))
+
+    @classmethod
+    def of(cls, lane: Lane, position: int) -> Self:
+        """Return the message by which a unit of a lane is sent first."""
+        return cls(position - position % lane.stride, batch=True) if lane.grouped else cls(position)
+
+    def positions(self, lane: Lane) -> range:
+        """Return the units of a lane that the message covers."""
+        return range(self.position, self.position + (lane.stride if self.batch else 1))
 
 
 class Due(NamedTuple):

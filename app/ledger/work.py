@@ -60,7 +60,7 @@ def unended_work(client: StoreClient, keys: Keys) -> LedgerWork:
                 continue  # no worker is of use to it
             open_units = int(opened or 0) + _unplanned(lane, items, cursor)
             pools = tuple(lane["pools"])
-            calls[pools] = calls.get(pools, 0) + math.ceil(open_units / (lane["dimensions"] if lane["batched"] else 1))
+            calls[pools] = calls.get(pools, 0) + math.ceil(open_units / _stride(lane))
     return LedgerWork(
         unended=int(unfinished) + int(unannounced),
         units=sum(units for _, units, _, _, runs in active if runs),
@@ -101,6 +101,10 @@ def read_purses(client: StoreClient, keys: Keys) -> list[PurseStanding]:
 
 def _units_per_item(lane: Mapping[str, Any]) -> int:
     return int(lane["replicates"]) * len(lane["agents"]) * int(lane["dimensions"])
+
+
+def _stride(lane: Mapping[str, Any]) -> int:
+    return (int(lane["dimensions"]) if lane["batched"] else 1) * int(lane.get("together", 1))
 
 
 def _unplanned(lane: Mapping[str, Any], items: int, cursor: str | None) -> int:

@@ -53,7 +53,8 @@ def first_unit(dicast: Dicast, ready: Prepared, key: bytes | None = None) -> Sho
     first = datasets.read_page(source, None, 1)[0][0] if isinstance(source, ItemSource) else source[0]
     item = next(arrangement_of(job).expanded(iter([first.without(job.rating_columns)])))
     dimensions = job.dimensions if lane.batched else [job.dimensions[unit.dimension]]
-    return _prompt(dicast, job, job.agents[unit.agent], dimensions, item, key, unit.replicate, batched=lane.batched)
+    replicates = list(dict.fromkeys(lane.unit(position).replicate for position in lane.group_of(0)))
+    return _prompt(dicast, job, job.agents[unit.agent], dimensions, item, key, replicates, batched=lane.batched)
 
 
 def prompt_of(dicast: Dicast, job_id: str, item: Item, judge: str, dimension: str) -> ShownPrompt:
@@ -72,18 +73,18 @@ def prompt_of(dicast: Dicast, job_id: str, item: Item, judge: str, dimension: st
     if item.candidates is not None:
         raise NoPrompt("of a list, each pair is a prompt of its own")
     try:
-        return _prompt(dicast, job, agent, [chosen], item.without(job.rating_columns), None, 0, batched=False)
+        return _prompt(dicast, job, agent, [chosen], item.without(job.rating_columns), None, [0], batched=False)
     except DicastError as error:
         raise NoPrompt(str(error)) from None
 
 
 def _prompt(
     dicast: Dicast, job: EvaluationJob, agent: Agent, dimensions: Sequence[Dimension], item: Item, key: bytes | None,
-    replicate: int, *, batched: bool,
+    replicates: Sequence[int], *, batched: bool,
 ) -> ShownPrompt:  # fmt: skip
     dimensions = [dimension.asked_about(item.criteria) for dimension in dimensions]
     template = job.template_for(agent, dimensions[0])
-    nonce = nonce_for(key or secrets.token_bytes(32), agent, dimensions, item, replicate, template)
+    nonce = nonce_for(key or secrets.token_bytes(32), agent, dimensions, item, replicates, template)
     arranged = None if template is None else shared.lines(template, item, nonce)
     spec = dicast.pools.get(agent.choices[0].pool)
     fixed = spec.nonce_in_schema

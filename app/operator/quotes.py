@@ -206,13 +206,15 @@ class _Kept:
             unit = lane.unit(position)
             item = items[unit.item]
             batched = lane.batched and item.probe != SINGLE
+            grouped = lane.grouped and (batched or not lane.batched)
             hits = self.hits[job.agents[unit.agent].name, job.dimensions[unit.dimension].id, _probe_of(item)]
             hits.units += 1
-            if not batched:
+            if not grouped:
                 hits.calls += 1.0
             elif len(results) == lane.stride:  # else the call is made for the others
                 hits.calls += 1 / lane.stride
-            hits.bytes += self._requests.of_unit(unit.agent, unit.dimension, item.text_bytes, batched=batched)
+            size = self._requests.of_unit(unit.agent, unit.dimension, item.text_bytes, batched=batched)
+            hits.bytes += size / (lane.together if grouped else 1)
 
 
 def cells_of(ready: Prepared, requests: RequestSizes, kept: _Kept | None = None) -> list[Cell]:
@@ -243,13 +245,14 @@ def _cell(
     ready: Prepared, requests: RequestSizes, lane: Lane, agent: int, dimension: int, probe: str, count: _Counts
 ) -> Cell:  # fmt: skip
     job, judge = ready.job, ready.job.agents[agent]
-    together = count.items - count.singles if lane.batched else 0
-    alone = count.items - together
+    alone = count.singles if lane.batched else 0
+    together = count.items - alone
     size = sum(
-        items * requests.of_unit(agent, dimension, 0, batched=batched)
-        for items, batched in ((together, True), (alone, False)) if items
+        items * requests.of_unit(agent, dimension, 0, batched=batched) / answers
+        for items, batched, answers in ((together, lane.batched, lane.together), (alone, False, 1)) if items
     ) + (count.bytes / lane.stride if together else count.bytes)  # fmt: skip
-    most = batch_max_tokens(judge, len(job.dimensions)) / len(job.dimensions) if together else judge.max_tokens
+    is_batched = lane.batched and together > 0
+    most = batch_max_tokens(judge, len(job.dimensions)) / len(job.dimensions) if is_batched else judge.max_tokens
     rounds = lane.replicates
     return Cell(
         judge.name, job.dimensions[dimension].id, dearest(ready.places[agent]), rounds * count.items,
@@ -306,7 +309,10 @@ def pilot_job(ready: Prepared, calls: int = PILOT_CALLS) -> EvaluationJob:
     """Return the pilot of a job: as many items as so many calls suffice for. Raises `NoQuote` if that is none."""
     job = ready.job
     rounds = 1 if not job.escalates else job.replicates
-    an_item = sum(lane.units_per_item // lane.stride for lane in ready.lanes) * rounds // job.replicates
+    if rounds == job.replicates:
+        an_item = sum(lane.units_per_item // lane.stride for lane in ready.lanes)
+    else:
+        an_item = sum(lane.units_per_item // (lane.stride // lane.together) for lane in ready.lanes) // job.replicates
     count = min(calls // an_item, ready.base_items)
     if count < 1:
         raise NoQuote(
@@ -356,14 +362,15 @@ def told_by_pilots(dicast: Dicast, ready: Prepared, requests: RequestSizes) -> T
         return NOTHING_TOLD
     most = max(int(pilot.rpartition("-")[2]) for pilot in pilots)
     sizes = {item.id: item.text_bytes for item in drawn_items(ready, most)}
-    batched = {agent: lane.batched for lane in ready.lanes for agent in lane.agents}
+    lanes = {agent: lane for lane in ready.lanes for agent in lane.agents}
     agents = {agent.name: at for at, agent in enumerate(ready.job.agents)}
     dimensions = {dimension.id: at for at, dimension in enumerate(ready.job.dimensions)}
 
     def size(opinion: Opinion) -> float:
         agent = agents[opinion.judge]
         at, text_bytes = dimensions[opinion.criterion_id], sizes.get(opinion.item_id, 0)
-        return requests.of_unit(agent, at, text_bytes, batched=batched[agent])
+        answers = lanes[agent].together if ready.job.escalates else 1  # the others' pilots ask for one replicate
+        return requests.of_unit(agent, at, text_bytes, batched=lanes[agent].batched) / answers
 
     group = [opinion for opinion in opinions.values() if opinion.item_id in sizes]
     complete = len(agents) * len(dimensions)

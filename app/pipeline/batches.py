@@ -50,7 +50,7 @@ from dicast.app.pipeline.messages import Sender, is_away
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import PageMessages, Publisher
 from dicast.app.pipeline.stored_jobs import JobCache
-from dicast.app.providers.base import ProviderFailure
+from dicast.app.providers.base import ANSWERS, ProviderFailure
 from dicast.app.providers.batches import (
     BatchApi,
     BatchError,
@@ -468,7 +468,11 @@ class BatchRoad:
 
     async def _requests(self, batch: BatchRecord, job: JobRecord, api: BatchApi) -> AsyncIterator[BatchRequest]:
         """Yield the requests of a batch. Raises `NotPrepared`."""
-        async for call in self._calls(batch, job):
+        await self._desk.judge.refresh(job)
+        async for member in self._calls(batch, job):
+            call = self._desk.judge.without_dropped(member)
+            if ANSWERS in call.dropped:  # a request that is in the batch already is not divided
+                call = replace(call, dropped=call.dropped - {ANSWERS})
             prepared = await self._desk.caller.prepare(call)
             if not isinstance(prepared, PreparedCall):
                 raise NotPrepared(f"unit {call.ref}.{call.token}: {prepared}"[:200])

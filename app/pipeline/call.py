@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -46,7 +46,7 @@ from dicast.app.pipeline.call_facts import (
 )
 from dicast.app.pipeline.images import Images
 from dicast.app.pipeline.record import retry_until_available
-from dicast.app.providers.base import FLEX, ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
+from dicast.app.providers.base import ANSWERS, FLEX, ChatReply, ChatRequest, ImagePart, Provider, ProviderFailure
 from dicast.app.providers.exchange import cache_key
 from dicast.app.submission.rendering import AsyncRenderer, RendererUnavailable
 from dicast.config.settings import Settings
@@ -193,14 +193,17 @@ class ProviderCaller:
             provider = self._pools.provider(call.deployment.pool)
         except ProviderFailure as failure:
             return Failed(failure, was_made=False)
-        if call.token.batch and (not provider.structured_output or call.item.probe == SINGLE):
+        if call.batched and (not provider.structured_output or call.item.probe == SINGLE):
+            return NotMade(Delay.ONE_BY_ONE)
+        if call.answers > 1 and ANSWERS in call.dropped:
             return NotMade(Delay.ONE_BY_ONE)
         key = await retry_until_available(self._secret.get)
         # Dimensions with a template of their own are asked about alone.
         template = call.job.spec.template_for(call.agent, call.dimensions[0])
         nonce = nonce_for(
-            key, call.agent, dimensions_in_order(call.item, call.dimensions), call.shown_item, call.replicate, template
-        )
+            key, call.agent, dimensions_in_order(call.item, call.dimensions), call.shown_item,
+            call.replicate if call.answers == 1 else [*call.by_replicate], template,
+        )  # fmt: skip
         try:
             lines = None if template is None else await self._renderer.lines(template, call.shown_item, nonce)
             prompt = _prompt(call, nonce, provider, lines)
@@ -270,14 +273,37 @@ def failed_call(failure: ProviderFailure, prepared: PreparedCall, latency_s: flo
 
 def read_reply(call: Call, reply: ChatReply, prepared: PreparedCall, latency_s: float) -> Outcome:
     """Return how a call ended that the provider has answered."""
-    opinions = (_read_batch if call.token.batch else _read_single)(call, reply, prepared.nonce)
+    opinions = _opinions(call, reply, prepared.nonce)
     used = reply.usage
     most = None if used is not None and (used.input_tokens or used.output_tokens) else _bound(prepared.request)
     if isinstance(opinions, ProviderFailure):
         return Failed(opinions, latency_s, reply.usage, most=most)
-    if call.agent.score_from == "logprobs":
-        opinions = _with_expected(call, reply, prepared.nonce, opinions)
-    return Answered(opinions, reply.model, reply.usage, latency_s, most, reply.fingerprint)
+    ignored = ANSWERS if reply.choices < call.answers else ""
+    return Answered(opinions, reply.model, reply.usage, latency_s, most, reply.fingerprint, ignored)
+
+
+def _opinions(call: Call, reply: ChatReply, nonce: str) -> dict[Claim, Judgment] | ProviderFailure:
+    """Return the opinions in a call's answers, of which each goes to one replicate, as far as they can be read; how it
+    failed if there are none."""
+    read_one = _read_batch if call.batched else _read_single
+    if call.answers == 1:
+        single = read_one(call, reply, nonce)
+        if call.agent.score_from != "logprobs" or isinstance(single, ProviderFailure):
+            return single
+        return _with_expected(call, reply, nonce, single)
+    opinions: dict[Claim, Judgment] = {}
+    failure: ProviderFailure | None = None
+    unanswered = deque(call.by_replicate.values())
+    for answer in (reply, *reply.others):
+        if not unanswered:
+            break
+        read = read_one(call.of(unanswered[0]), answer, nonce)
+        if isinstance(read, ProviderFailure):
+            failure = failure or read
+            continue
+        unanswered.popleft()
+        opinions |= _with_expected(call, answer, nonce, read) if call.agent.score_from == "logprobs" else read
+    return failure if failure is not None and not opinions else opinions
 
 
 def _beyond_reservation(call: Call, request: ChatRequest) -> Outcome | None:
@@ -304,9 +330,9 @@ WORDS_MORE = 1000
 """Bytes that a question may have beyond that on a sample text: other words for other kinds of items."""
 
 
-def bound_without_item(agent: Agent, dimensions: Sequence[Dimension], *, batch: bool) -> Bound:
-    """Return the most tokens that a call about these dimensions may take beside those of its item. An estimate: the
-    request itself is compared with what was reserved by it."""
+def bound_without_item(agent: Agent, dimensions: Sequence[Dimension], *, batch: bool, answers: int = 1) -> Bound:
+    """Return the most tokens that a call for so many answers about these dimensions may take beside those of its item.
+    An estimate: the request itself is compared with what was reserved by it."""
     item = _sample_item()
     dimensions = [dimension.asked_about(item.criteria) for dimension in dimensions]
     if batch:
@@ -314,7 +340,7 @@ def bound_without_item(agent: Agent, dimensions: Sequence[Dimension], *, batch: 
     else:
         prompt = single_prompt(agent, dimensions[0], item, _SAMPLE_NONCE, structured=True)
     texts = (prompt.system, prompt.user, orjson.dumps(prompt.schema).decode())
-    bound = bound_of_request(texts, 0, prompt.max_tokens)
+    bound = bound_of_request(texts, 0, prompt.max_tokens * answers)
     return bound._replace(input_tokens=bound.input_tokens + WORDS_MORE)
 
 
@@ -329,7 +355,8 @@ def _may_cost(failure: ProviderFailure) -> bool:
 
 def _bound(request: ChatRequest) -> Bound:
     schema = "" if request.schema is None else orjson.dumps(request.schema).decode()
-    return bound_of_request((request.system, request.user, schema), len(request.images), request.max_tokens)
+    most_output = request.max_tokens * request.answers
+    return bound_of_request((request.system, request.user, schema), len(request.images), most_output)
 
 
 def _bound_if_sent(request: ChatRequest) -> Bound | None:
@@ -369,7 +396,7 @@ def _with_expected(
     with_expected = dict(opinions)
     for claim, verdict in opinions.items():
         dimension = call.dimension(claim)
-        expected = places.expected(verdict.score, dimension.scale, dimension.id if call.token.batch else None)
+        expected = places.expected(verdict.score, dimension.scale, dimension.id if call.batched else None)
         if isinstance(expected, AsWritten):
             call.log(logs.score_as_written, dimension=dimension.id, score=verdict.score, reason=expected.reason)
         else:
@@ -388,11 +415,12 @@ def _request(call: Call, model: str, prompt: Prompt, images: Sequence[ImagePart]
         model=model,
         system=prompt.system,
         user=prompt.user,
-        max_tokens=max(prompt.max_tokens, call.claims[0].room),
+        max_tokens=max(prompt.max_tokens, call.claims[0].room // call.answers),
         temperature=None if "temperature" in call.dropped else call.agent.temperature,
         params=call.agent.parameters(call.replicate),
         dropped=call.dropped,
         logprobs=call.agent.score_from == "logprobs",
+        answers=call.answers,
         shared=shared,
         schema=prompt.schema,
         images=images,
@@ -411,12 +439,12 @@ def _is_shared(call: Call) -> bool:
         if dimension.asked_about(call.item.criteria).scale == call.dimensions[0].scale
         and spec.template_for(call.agent, dimension) == template
     ]
-    return (1 if call.token.batch else len(alike)) * spec.replicates > 1
+    return (1 if call.batched else len(alike)) * (spec.replicates // call.lane.together) > 1
 
 
 def _prompt(call: Call, nonce: str, provider: Provider, arranged: Sequence[str] | None) -> Prompt:
     fixed = provider.nonce_in_schema
-    if call.token.batch:
+    if call.batched:
         return batch_prompt(
             call.agent,
             dimensions_in_order(call.item, call.dimensions),

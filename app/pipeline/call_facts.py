@@ -52,7 +52,6 @@ class Call:
     item: Item
     dimensions: Sequence[Dimension]
     claims: Sequence[Claim]
-    replicate: int
     ends_at: float = math.inf
     """The deadline of the call, on the event loop's clock."""
     probe: bool = False
@@ -69,6 +68,34 @@ class Call:
     """Those that it must keep."""
 
     @cached_property
+    def by_replicate(self) -> Mapping[int, Sequence[Claim]]:
+        """The claims of each replicate, in order; of several replicates, each is one answer to the same question."""
+        claims: dict[int, list[Claim]] = {}
+        for claim in self.claims:
+            claims.setdefault(self.lane.unit(claim.position).replicate, []).append(claim)
+        return claims
+
+    @cached_property
+    def answers(self) -> int:
+        """The number of answers that the call asks for."""
+        return len(self.by_replicate) if self.lane.together > 1 else 1
+
+    @cached_property
+    def replicate(self) -> int:
+        """The first replicate that the call asks for."""
+        first = self.claims[0].position if self.claims else self.token.position
+        return self.lane.unit(first).replicate
+
+    def replicate_of(self, claim: Claim) -> int:
+        """Return the replicate of a claimed unit."""
+        return self.replicate if self.answers == 1 else self.lane.unit(claim.position).replicate
+
+    @cached_property
+    def batched(self) -> bool:
+        """True if the call asks about all dimensions of its judge at once."""
+        return self.token.batch and self.lane.batched
+
+    @cached_property
     def swapped(self) -> bool | None:
         """Whether the judge is shown a pair's texts in the other order."""
         return self.job.spec.is_swapped(self.replicate)
@@ -80,7 +107,7 @@ class Call:
             return self.item
         return shown_item(self.item, self.dimensions, self.replicate, swapped=bool(self.swapped))
 
-    @property
+    @cached_property
     def lane(self) -> Lane:
         return self.job.lanes[self.ref.lane]
 
@@ -104,7 +131,7 @@ class Call:
 
     def of(self, claims: Sequence[Claim]) -> Call:
         """Return the same call, of some of its units alone."""
-        return replace(self, claims=claims, dimensions=[self.dimension(claim) for claim in claims])
+        return replace(self, claims=claims, dimensions=asked_dimensions(self.job, self.lane, self.item, claims))
 
     def log(self, event: Callable[..., None], dimension: str | None = None, **values: object) -> None:
         """Write one log line about this call, or about one of its dimensions."""
@@ -125,7 +152,7 @@ class Call:
             judge=self.agent.name,
             criterion_id=dimension.id,
             item_id=self.item.id,
-            replicate=self.replicate,
+            replicate=self.replicate_of(claim),
             swapped=self.swapped,
             score=verdict.expected if is_expected else score,
             answer_score=verdict.score if is_expected else None,
@@ -153,9 +180,9 @@ class Call:
     ) -> UnitResult:  # fmt: skip
         """Return a unit's error in the form that the ledger stores."""
         content = unscored(
-            self.job, self.agent, self.dimension(claim), self.item, self.replicate, kind=kind, message=message,
-            argument=argument, attempts=attempts, calls=calls, elapsed_s=elapsed_s, status_code=status_code,
-            model=model, pool=self.pool, latency_s=latency_s,
+            self.job, self.agent, self.dimension(claim), self.item, self.replicate_of(claim),
+            kind=kind, message=message, argument=argument, attempts=attempts, calls=calls, elapsed_s=elapsed_s,
+            status_code=status_code, model=model, pool=self.pool, latency_s=latency_s,
         )  # fmt: skip
         return self.unscored_result(claim, content)
 
@@ -167,6 +194,16 @@ class Call:
     def _with_mark(self, result: UnitResult, mark: int) -> UnitResult:
         """Add the place and the mark that the job's score board needs."""
         return result._replace(place=self.job.place(self.lane, result.position), mark=mark)
+
+
+def asked_dimensions(job: JobRecord, lane: Lane, item: Item, claims: Sequence[Claim]) -> list[Dimension]:
+    """Return the dimensions of claimed units of one item, each once, in order, as its judge is asked about them."""
+    if len(claims) == 1:
+        dimensions = [job.spec.dimensions[lane.unit(claims[0].position).dimension]]
+    else:
+        numbers = dict.fromkeys(lane.unit(claim.position).dimension for claim in claims)
+        dimensions = [job.spec.dimensions[number] for number in numbers]
+    return dimensions if item.criteria is None else [d.asked_about(item.criteria) for d in dimensions]
 
 
 def shown_item(item: Item, dimensions: Sequence[Dimension], replicate: int, *, swapped: bool) -> Item:
@@ -239,6 +276,8 @@ class Answered:
     most: Bound | None = None
     """What the call may have cost, where the provider does not tell its usage."""
     fingerprint: str = ""
+    ignored: str = ""
+    """The parameter that the provider has ignored, so that units which it would have answered were not asked."""
 
 
 @dataclass(frozen=True, slots=True)

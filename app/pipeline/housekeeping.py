@@ -120,10 +120,7 @@ class CancelledUnits:
         """End all units that no living worker is working on, and have the job's pages gathered."""
         for page in await self._ledger.unended(job.id):
             lane = job.lanes[page.ref.lane]
-            tokens = dict.fromkeys(
-                MessageId(position - position % lane.stride, batch=True) if lane.batched else MessageId(position)
-                for position in page.open
-            )
+            tokens = dict.fromkeys(MessageId.of(lane, position) for position in page.open)
             waiting = iter(tokens)
             while some := list(islice(waiting, UNITS_TOGETHER)):
                 await asyncio.gather(*(self._judge.judge(page.ref, token, None, early=True) for token in some))

@@ -42,6 +42,7 @@ from dicast.app.pipeline.call_facts import (
     NotMade,
     Outcome,
     Unasked,
+    asked_dimensions,
     places_of,
 )
 from dicast.app.pipeline.outcomes import UNCLAIMABLE, Outcomes
@@ -158,7 +159,7 @@ class Judge:
         self._jobs, self._claimer, self._fail_fast = jobs, claimer, fail_fast
         self._models, self._caller, self._outcomes, self._tracer = models, caller, outcomes, tracer
         self._working: set[tuple[PageRef, int]] = set()
-        self._bounds: dict[tuple[str, str, int, int], Bound] = {}
+        self._bounds: dict[tuple[str, str, int, int, int], Bound] = {}
 
     async def judge(
         self, ref: PageRef, token: MessageId, lease: Lease | None, deployment: int = 0, *, came_back: bool = False,
@@ -174,8 +175,7 @@ class Judge:
             job = await self._jobs.get(ref.job, ref.incarnation)
             if job is None:
                 return NextSteps(counts=True)
-            units = job.lanes[ref.lane].dimensions if token.batch else 1
-            positions = range(token.position, token.position + units)
+            positions = token.positions(job.lanes[ref.lane])
             # Without those that this process is working on already, for another message or a copy of this one.
             free = [position for position in positions if not self.works_on(ref, position)]
             if not free:
@@ -201,8 +201,7 @@ class Judge:
         """Claim the units of a message for a batch; those that get no call are settled. With `again`, return what the
         batch has claimed of it before."""
         work = _MessageWork(job, ref, token, 0, came_back=False, early=True, probe=False, batch=batch)
-        units = job.lanes[ref.lane].stride if token.batch else 1
-        claimed = await self._claim(work, range(token.position, token.position + units))
+        claimed = await self._claim(work, token.positions(job.lanes[ref.lane]))
         if claimed is None:
             return BatchClaim(None)
         call, claims = claimed
@@ -212,8 +211,17 @@ class Judge:
             return BatchClaim(None, steps, short)
         stop = None if again else await self._reason_not_to_call(call, leased=True)
         if stop is None:
-            return BatchClaim(call, steps, short)
+            return BatchClaim(call if again else self.without_dropped(call), steps, short)
         return BatchClaim(None, [*steps, await self._outcomes.settle(call, stop)], short)
+
+    async def refresh(self, job: JobRecord) -> None:
+        """Read from the store which parameters the job's models have refused."""
+        await self._fail_fast.refresh(job)
+
+    def without_dropped(self, call: Call) -> Call:
+        """Return a call without the parameters that its model has refused before."""
+        dropped = self._fail_fast.left_out(call.job, call.pool, self._models.model(call.deployment))
+        return replace(call, dropped=dropped) if dropped else call
 
     def works_on(self, ref: PageRef, position: int) -> bool:
         """Whether this process is working on the unit."""
@@ -237,9 +245,7 @@ class Judge:
             else:
                 outcome = await self._reason_not_to_call(call, leased=lease is not None)
             if outcome is None:
-                dropped = self._fail_fast.left_out(call.job, call.pool, self._models.model(call.deployment))
-                if dropped:
-                    call = replace(call, dropped=dropped)
+                call = self.without_dropped(call)
                 outcome = await self._caller.call(call, lease)
             if lease is not None:
                 lease.release()  # before anything is written: other units wait for it
@@ -279,14 +285,16 @@ class Judge:
     def _needs(self, work: _MessageWork, unit: Unit) -> str:
         """Return what a call of a job with caps or budgets may take at most, and the budgets, for the ledger's
         claim."""
-        job, batch = work.job, work.token.batch
-        key = job.id, job.incarnation, unit.agent, -1 if batch else unit.dimension
+        job, lane = work.job, work.job.lanes[work.ref.lane]
+        batched, answers = lane.batched and work.token.batch, lane.together if work.token.batch else 1
+        key = job.id, job.incarnation, unit.agent, -1 if batched else unit.dimension, answers
         bound = self._bounds.get(key)
         if bound is None:
             if len(self._bounds) >= BOUNDS_KEPT:
                 self._bounds.clear()
-            dimensions = job.spec.dimensions if batch else [job.spec.dimensions[unit.dimension]]
-            bound = self._bounds[key] = bound_without_item(job.spec.agents[unit.agent], dimensions, batch=batch)
+            dimensions = job.spec.dimensions if batched else [job.spec.dimensions[unit.dimension]]
+            agent = job.spec.agents[unit.agent]
+            bound = self._bounds[key] = bound_without_item(agent, dimensions, batch=batched, answers=answers)
         price = _price(work, unit)
         of_input, of_output = price.highest if price is not None else (0, 0)
         needs = f"{bound.input_tokens},{bound.output_tokens},{of_input},{of_output}"
@@ -340,7 +348,6 @@ class Judge:
 def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """Build the call for claimed units."""
     job, lane = work.job, work.job.lanes[work.ref.lane]
-    dimensions = [job.spec.dimensions[lane.unit(c.position).dimension] for c in run]
     place = job.places[unit.agent][work.deployment] if job.places else None
     return Call(
         ref=work.ref,
@@ -350,9 +357,8 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
         deployment=deployment,
         pool=lane.pools[work.deployment],
         item=item,
-        dimensions=dimensions if item.criteria is None else [d.asked_about(item.criteria) for d in dimensions],
+        dimensions=asked_dimensions(job, lane, item, run),
         claims=run,
-        replicate=unit.replicate,
         ends_at=_ends_at(run),
         probe=work.probe,
         book=f"b:{unit.agent}.{work.deployment}.",

@@ -39,9 +39,7 @@ def question_key(job: JobRecord, lane: Lane, position: int, item: Item, place: s
     """Return the key of a unit's question at a place (see `AskedPlaces`). `item` is the page's: a chief's carries the
     others' opinions. Units of a batched lane are keyed by the whole batch, even if some are asked again one by one."""
     spec, unit = job.spec, lane.unit(position)
-    first = position - position % lane.stride
-    numbers = [lane.unit(at).dimension for at in range(first, first + lane.stride)]
-    numbers = numbers if item.probe != SINGLE else [unit.dimension]
+    numbers = range(lane.dimensions) if lane.batched and item.probe != SINGLE else [unit.dimension]
     batch = [spec.dimensions[number].asked_about(item.criteria) for number in numbers]
     dimensions = dimensions_in_order(item, batch)
     agent = spec.agents[unit.agent]

@@ -186,7 +186,8 @@ class Messages:
         unit = lane.unit(token.position)
         judge = job.spec.agents[unit.agent]
         agent = judge.name
-        dimensions = job.spec.dimensions if token.batch else [job.spec.dimensions[unit.dimension]]
+        batched, answers = lane.batched and token.batch, lane.together if token.batch else 1
+        dimensions = job.spec.dimensions if batched else [job.spec.dimensions[unit.dimension]]
         dimension = batch_label(dimensions)
         header = {
             "job": job.id,
@@ -198,7 +199,7 @@ class Messages:
             "pool": lane.pools[choice.deployment],
             "model": self._models.model(judge.choices[choice.deployment]),
             "input_tokens": input_tokens(judge, dimensions, item_chars),
-            "output_tokens": batch_max_tokens(judge, len(dimensions)) if token.batch else judge.max_tokens,
+            "output_tokens": answers * (batch_max_tokens(judge, len(dimensions)) if batched else judge.max_tokens),
             SENT: round(time.time(), 3),
             **self._tracer.header(job.traceparent),
         }

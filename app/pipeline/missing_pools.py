@@ -107,7 +107,7 @@ class MissingPools:
         """Record all units of an open page as rejected."""
         lane = job.lanes[ref.lane]
         positions = await self._troubles.extent(ref)
-        await self.reject(ref, [MessageId(p, batch=lane.batched) for p in positions[:: lane.stride]], why)
+        await self.reject(ref, [MessageId.of(lane, p) for p in positions[:: lane.stride]], why)
 
     async def page(self, job: JobRecord, page: PageMessages) -> None:
         """Reject the units of a page, in place of publishing it."""

@@ -50,7 +50,7 @@ from dicast.app.pipeline.pool_trouble import (
     outage_text_of,
 )
 from dicast.app.pipeline.record import Recorder, retry_until_available
-from dicast.app.providers.base import ProviderFailure
+from dicast.app.providers.base import ANSWERS, ProviderFailure
 from dicast.workers.admission.pool_state import PoolCondition
 
 UNCLAIMABLE = {
@@ -174,7 +174,7 @@ class Outcomes:
         if call.item.criteria is not None:
             lacking = {claim: lacks for claim, verdict in answer.opinions.items() if (lacks := verdict.unanswered)}
         if lacking and not self._is_final(call):
-            if not call.token.batch:
+            if len(call.claims) == 1:
                 lacks, criteria = sum(lacking.values()), call.dimensions[0].scale.item_criteria
                 reason = f"answer refused: {lacks} of {len(criteria)} criteria have no answer"
                 failure = ProviderFailure(FailureKind.MALFORMED, reason, status_code=200)
@@ -187,13 +187,25 @@ class Outcomes:
         if len(answer.opinions) == len(call.claims):
             return earlier
         rest = [claim for claim in call.claims if claim not in answer.opinions]
-        if self._is_final(call):
+        if answer.ignored:
+            steps = await self._not_asked_together(call, call.of(rest), answer, unwritten)
+        elif self._is_final(call):
             refused = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
             counters = failure_counters(refused) | {"calls": 0} | unwritten
             steps = await self._failed(call.of(rest), Failed(refused, answer.latency_s), counters)
         else:
             steps = await self._one_by_one(call.of(rest), unwritten, spent=1, counts=earlier.counts)
         return steps.following(earlier)
+
+    async def _not_asked_together(
+        self, call: Call, rest: Call, answer: Answered, counters: dict[str, int]
+    ) -> NextSteps:  # fmt: skip
+        """Have replicates asked for one by one at a model that has answered one call with one answer."""
+        model = self._models.model(call.deployment)
+        why = f"{call.answers} answers were asked for in one call, and fewer came"
+        failure = ProviderFailure(FailureKind.REJECTED, why, refused_params=[answer.ignored])
+        await self._fail_fast.drop(call.job, call.pool, model, failure)
+        return await self._one_by_one(rest, counters, unpaid=True)
 
     def _is_final(self, call: Call) -> bool:
         """Whether dimensions that are missing from a batch's answer are not asked for again."""
@@ -219,7 +231,8 @@ class Outcomes:
     async def _failed(self, call: Call, failed: Failed, counters: dict[str, int]) -> NextSteps:
         """Retry as the policy says, or record the error of every unit of the call."""
         failure, model = failed.failure, self._models.model(call.deployment)
-        if failure.refused_params and not call.job.spec.strict_params:
+        may_drop = not call.job.spec.strict_params or set(failure.refused_params) == {ANSWERS}
+        if failure.refused_params and may_drop:
             await self._fail_fast.drop(call.job, call.pool, model, failure)
             summary = f"asked without {', '.join(failure.refused_params)}, which {model} refuses"
             return await self._defer(call, 0.0, summary, counters, unpaid=True)
@@ -272,7 +285,7 @@ class Outcomes:
     def _room(self, call: Call) -> int:
         """Return the tokens of output that a call gets whose model has reasoned all of them away; 0 if no more."""
         agent = call.agent
-        most = batch_max_tokens(agent, len(call.dimensions)) if call.token.batch else agent.max_tokens
+        most = batch_max_tokens(agent, len(call.dimensions)) if call.batched else agent.max_tokens
         room = more_room(most)
         return room if room > most else 0
 
@@ -296,7 +309,7 @@ class Outcomes:
             call, decision.delay_s, f"waits {wait_s:.1f} s after {failure.kind}: {failure.message}", counters,
             spent=int(decision.spends == "attempt"), requeued=int(decision.spends == "requeue"),
             probe=decision.spends == "nothing",
-            room=self._room(call) if failure.kind is FailureKind.OUT_OF_TOKENS else 0,
+            room=self._room(call) * call.answers if failure.kind is FailureKind.OUT_OF_TOKENS else 0,
         )  # fmt: skip
 
     async def _cut(self, call: Call, cut: Cut) -> NextSteps:

@@ -346,7 +346,7 @@ class Planner:
         if opened < 0:
             return False
         tokens = [
-            MessageId(p, batch=lane.batched)
+            MessageId.of(lane, p)
             for p in range(first, first + units, lane.stride)
             if any(unit not in results for unit in range(p, p + lane.stride))
         ]

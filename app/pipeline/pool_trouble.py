@@ -80,10 +80,8 @@ class FailFast:
         `leased` passed the gate because its job makes no more calls, so the store is read again if no reason is
         known yet."""
         view, at = self._view(job), place(pool, model)
-        now = asyncio.get_running_loop().time()
-        if now >= view.read_at + REFRESH_S or not (leased or at in view.stops):
-            view.read_at = now  # concurrent callers need not read it too
-            await retry_until_available(lambda: self._refresh(job, view))
+        if asyncio.get_running_loop().time() >= view.read_at + REFRESH_S or not (leased or at in view.stops):
+            await self.refresh(job)
         if pool in view.exhausted and job.spec.on_exhausted == "wait":
             recheck_ms = round(1000 * self._recheck_s)
             may = await retry_until_available(lambda: self._store.may_recheck(pool, recheck_ms))
@@ -176,6 +174,12 @@ class FailFast:
         if places <= stops.keys():
             await self._store.silence(job.id)
 
+    async def refresh(self, job: JobRecord) -> None:
+        """Read from the store what is known of a job."""
+        view = self._view(job)
+        view.read_at = asyncio.get_running_loop().time()  # concurrent callers need not read it too
+        await retry_until_available(lambda: self._refresh(job, view))
+
     async def _refresh(self, job: JobRecord, view: _JobView) -> None:
         view.stops, answering = await self._store.load(job)
         view.answering &= answering  # a resumed job starts without answers
@@ -201,7 +205,8 @@ NONE_LEFT_OUT: frozenset[str] = frozenset()
 def has_parameters(job: JobRecord) -> bool:
     """Whether a judge of the job is asked with parameters that its model could refuse. Those of pools count as well,
     but are not known here, so that each process finds out by a call."""
-    return any(agent.temperature is not None or agent.parameters(0) for agent in job.spec.agents)
+    several = any(lane.together > 1 for lane in job.lanes)
+    return several or any(agent.temperature is not None or agent.parameters(0) for agent in job.spec.agents)
 
 
 _PERMANENT_KINDS = {FailureKind.REJECTED, FailureKind.QUOTA_EXHAUSTED, *NO_OPINION}

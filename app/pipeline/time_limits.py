@@ -104,7 +104,7 @@ class TimeLimits:
         assigned = await self._ledger.assignments(page.ref) if partly else {}
         yielded: set[MessageId] = set()
         for position in page.open:
-            token = MessageId(position - position % lane.stride, batch=True) if lane.batched else MessageId(position)
+            token = MessageId.of(lane, position)
             agent = lane.unit(position).agent
             pool = assigned.get(token)
             if token in yielded:

@@ -15,6 +15,8 @@ from dicast.errors import DicastError
 
 __all__ = ["ChatReply", "ChatRequest", "FailureKind", "Provider", "ProviderFailure"]
 
+ANSWERS = "n"
+"""The parameter that asks for several answers to one call."""
 FLEX = "flex"
 """The kind of service that answers when there is capacity, for less money; a price variant, too."""
 
@@ -53,8 +55,8 @@ class ChatRequest:
     stand within the user's text, in order. `service_tier` asks for a kind of service of OpenAI's, such as `FLEX`; ""
     leaves it to the account. `params` are further parameters by their names in jobs; those `dropped`, `temperature`
     among them, are left out, also where the pool has them. `logprobs` asks for the probabilities of the answer's
-    tokens. The first `shared` characters of `user` come again in other calls soon, with the same system text, schema
-    and images; 0: none. `transit` is updated while the call is made."""
+    tokens, `answers` for so many answers at once. The first `shared` characters of `user` come again in other calls
+    soon, with the same system text, schema and images; 0: none. `transit` is updated while the call is made."""
 
     model: str
     system: str
@@ -68,6 +70,7 @@ class ChatRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     logprobs: bool = False
+    answers: int = 1
     shared: int = 0
     transit: Transit = field(default_factory=Transit, compare=False, repr=False)
 
@@ -91,7 +94,8 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """One answer. `headers` are the response's rate-limit headers, names in lower case.
+    """One answer, or the first of several; `others` are those of the further ones that can be read. `usage` tells the
+    tokens of all of them together. `headers` are the response's rate-limit headers, names in lower case.
 
     `structured` tells that `text` came through the structured channel (schema-constrained output or a forced
     tool's input), where judged text cannot have been echoed in place of the judge's own answer.
@@ -110,6 +114,9 @@ class ChatReply:
     fingerprint: str = ""
     service_tier: str = ""
     tokens: Sequence[Token] = ()
+    others: Sequence[ChatReply] = ()
+    choices: int = 1
+    """How many answers came, also such as cannot be read."""
 
 
 class ProviderFailure(DicastError):

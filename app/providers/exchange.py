@@ -25,7 +25,7 @@ import orjson
 
 from dicast.app.domain.opinion import CallUsage, Usage
 from dicast.app.domain.text import excerpt
-from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
+from dicast.app.providers.base import ANSWERS, ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.http import HttpResponse, ResponseTooLarge, rate_limit_headers
 from dicast.config.pools import RENAMED, PoolSpec
 from dicast.workers.policy.headers import retry_after
@@ -362,6 +362,8 @@ class Options:
                 why = f"pool {pool!r} tells no log probabilities of tokens (score_from: logprobs)"
                 raise ProviderFailure(FailureKind.REJECTED, why, reached=False)
             parameters |= {"logprobs": True, "top_logprobs": self._spec.logprobs}
+        if request.answers > 1:
+            parameters[ANSWERS] = request.answers
         sent = {name: value for name, value in parameters.items() if name not in request.dropped}
         if missing := [name for name in sent if not self._spec.field_of(name)]:
             why = f"pool {pool!r} has no parameter {missing[0]!r}, as its `param_names` say"

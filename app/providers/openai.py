@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx2
 
+from dicast.app.domain.opinion import Usage
 from dicast.app.domain.schema import LENGTHS, without
 from dicast.app.domain.verdict import Token, chance_of
 from dicast.app.providers import exchange
@@ -227,9 +229,25 @@ def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) ->
         raise MalformedBody("an error instead of an answer")
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices")
-    choice = exchange.mapping(choices[0], "the choice")
+    used = exchange.usage(body.get("usage"), _USAGE)
+    replies, refusals = list[ChatReply](), list[MalformedBody]()
+    for choice in choices[: request.answers]:
+        try:
+            replies.append(_choice(choice, body, request, used, structured=structured))
+        except MalformedBody as reason:
+            refusals.append(reason)
+    if not replies:
+        raise refusals[0]
+    return replace(replies[0], headers=rate_limit_headers(response.headers), others=replies[1:], choices=len(choices))
+
+
+def _choice(
+    value: Any, body: Mapping[str, Any], request: ChatRequest, used: Usage, *, structured: bool
+) -> ChatReply:  # fmt: skip
+    """Return one of a response's answers. Raises `MalformedBody` with what all of them took."""
+    choice = exchange.mapping(value, "the choice")
     message, ended = exchange.mapping(choice.get("message"), "the message"), choice.get("finish_reason")
-    used, content, cut = exchange.usage(body.get("usage"), _USAGE), message.get("content"), ended == "length"
+    content, cut = message.get("content"), ended == "length"
     if not content and message.get("refusal"):
         raise exchange.RefusedAnswer("the model refused to answer", used)
     exchange.check_end(ended, content, used, cut=cut)
@@ -239,7 +257,6 @@ def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) ->
         usage=used,
         structured=structured,
         truncated=cut,
-        headers=rate_limit_headers(response.headers),
         fingerprint=exchange.fingerprint(body.get("system_fingerprint")),
         service_tier=exchange.model(body.get("service_tier"), ""),
         tokens=_tokens(choice.get("logprobs")) if request.logprobs else (),

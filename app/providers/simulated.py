@@ -27,7 +27,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import orjson
 from aiohttp import web
@@ -59,15 +59,17 @@ def nonce_of(prompt: str) -> str | None:
 
 
 class SimulatedJudge:
-    """Answers one call. `argument_chars` is the length of free texts where the schema sets none."""
+    """Makes one answer to a call, by its number among those that the call asks for. `argument_chars` is the length of
+    free texts where the schema sets none."""
 
-    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int) -> None:
+    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int, number: int = 0) -> None:
         self._prompt = prompt
         self._nonce = nonce_of(prompt) or ""
         digest = hashlib.blake2b(digest_size=16, key=str(seed).encode())
         digest.update(model.encode(errors="replace") + b"\0")
         bare = prompt.replace(self._nonce, "") if self._nonce else prompt
         digest.update(bare.encode(errors="replace"))
+        digest.update(b"\0%d" % number if number else b"")
         self._state = int.from_bytes(digest.digest(), "big")
         self._argument_chars = argument_chars
         self.notes_chances = False
@@ -291,10 +293,18 @@ class ParsedCall:
     service_tier: str = ""
     top_logprobs: int | None = None
     """How many alternatives of each token are asked for; None: no log probabilities are."""
+    answers: int = 1
 
     @property
     def input_tokens(self) -> int:
         return tokens_of(self.prompt) + _IMAGE_TOKENS * len(self.images)
+
+
+class SimulatedAnswer(NamedTuple):
+    """The text of an answer, and how its scores were drawn (see `SimulatedJudge.chances`)."""
+
+    text: str
+    chances: Sequence[Mapping[int, float]] = ()
 
 
 class WireFormat(Protocol):
@@ -306,10 +316,8 @@ class WireFormat(Protocol):
         """Return the call. Raises `BadRequest`."""
         ...
 
-    def reply_body(
-        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
-    ) -> bytes:
-        """Return the body of an answer. `chances` are as in `SimulatedJudge`."""
+    def reply_body(self, call: ParsedCall, answers: Sequence[SimulatedAnswer], number: int) -> bytes:
+        """Return the body of the reply to a call."""
         ...
 
     def error(self, status: int, message: str) -> bytes: ...
@@ -332,12 +340,15 @@ class OpenAI:
         most = body.get("max_completion_tokens", body.get("max_tokens", 4096))
         tier = str(body.get("service_tier") or "")
         most = _whole(most, "max_tokens")
-        return ParsedCall(_model(body), prompt, most, schema, None, _images(messages), body, tier, _alternatives(body))
+        answers = body.get("n", 1)
+        if type(answers) is not int or not 1 <= answers <= _ANSWERS_MOST:
+            raise BadRequest(f"n must be a whole number from 1 to {_ANSWERS_MOST}")
+        return ParsedCall(
+            _model(body), prompt, most, schema, None, _images(messages), body, tier, _alternatives(body), answers
+        )  # fmt: skip
 
-    def reply_body(
-        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
-    ) -> bytes:
-        used = tokens_of(text)
+    def reply_body(self, call: ParsedCall, answers: Sequence[SimulatedAnswer], number: int) -> bytes:
+        used = [tokens_of(answer.text) for answer in answers]
         return orjson.dumps(
             {
                 "id": f"chatcmpl-{number}",
@@ -346,16 +357,17 @@ class OpenAI:
                 "model": call.model,
                 "choices": [
                     {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": text, "refusal": None},
-                        "logprobs": _logprobs(text, chances, call.top_logprobs),
-                        "finish_reason": "length" if used > call.max_tokens else "stop",
+                        "index": index,
+                        "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                        "logprobs": _logprobs(answer.text, answer.chances, call.top_logprobs),
+                        "finish_reason": "length" if tokens > call.max_tokens else "stop",
                     }
+                    for index, (answer, tokens) in enumerate(zip(answers, used, strict=True))
                 ],
                 "usage": {
                     "prompt_tokens": call.input_tokens,
-                    "completion_tokens": used,
-                    "total_tokens": call.input_tokens + used,
+                    "completion_tokens": sum(used),
+                    "total_tokens": call.input_tokens + sum(used),
                 },
                 **({"service_tier": call.service_tier} if call.service_tier else {}),
             }
@@ -388,9 +400,8 @@ class Anthropic:
         most = _whole(body.get("max_tokens"), "max_tokens")
         return ParsedCall(_model(body), prompt, most, schema, tool, _images(messages), body)
 
-    def reply_body(
-        self, call: ParsedCall, text: str, number: int, chances: Sequence[Mapping[int, float]] = ()
-    ) -> bytes:
+    def reply_body(self, call: ParsedCall, answers: Sequence[SimulatedAnswer], number: int) -> bytes:
+        text = answers[0].text
         used = tokens_of(text)
         block: dict[str, Any] = {"type": "text", "text": text}
         if call.tool is not None:
@@ -415,6 +426,7 @@ class Anthropic:
         return orjson.dumps({"type": "error", "error": error, "request_id": "req_simulated"})
 
 
+_ANSWERS_MOST = 128
 _SCORES = re.compile(r'"score": ?(\d{1,3})(?!\d)')
 _IMPOSSIBLE = -9999.0
 """What OpenAI tells of a token that is all but impossible."""
@@ -577,9 +589,11 @@ class SimulatedProvider:
         number = self._calls
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
-        judge = SimulatedJudge(self.seed, call.model, call.prompt, self._argument_chars)
-        text = orjson.dumps(answer(judge, call)).decode()
-        return web.Response(body=wire.reply_body(call, text, number, judge.chances), content_type=JSON)
+        answers = []
+        for place in range(call.answers):
+            judge = SimulatedJudge(self.seed, call.model, call.prompt, self._argument_chars, place)
+            answers.append(SimulatedAnswer(orjson.dumps(answer(judge, call)).decode(), judge.chances))
+        return web.Response(body=wire.reply_body(call, answers, number), content_type=JSON)
 
     async def operate(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         """Answer a request that is no call."""

@@ -123,7 +123,9 @@ class Prepared:
     def _apart(self) -> int:
         """The extra calls for variants whose dimensions are judged one per call."""
         alone = count_variants([probe for probe in self.job.probes if probe.probe == "batching"], self.base_items)
-        return alone * sum(lane.units_per_item - lane.units_per_item // lane.stride for lane in self.lanes)
+        return alone * sum(
+            lane.units_per_item - lane.units_per_item // lane.stride for lane in self.lanes if lane.batched
+        )
 
     @property
     def base_items(self) -> int:
@@ -156,6 +158,7 @@ def prepare(
         [batching and all(spec.structured_output for spec in of_agent) for of_agent in specs],
         stages_of(job),
         roads,
+        [_answers(job, agent, of_agent) for agent, of_agent in zip(job.agents, specs, strict=True)],
     )
     check_probes(job, plan)
     extra: dict[str, str] = {}
@@ -190,6 +193,12 @@ def prepare(
     warnings += _left_out(survey)
     variants = expected.total - expected.base_items
     return Prepared(job, plan, expected.total, survey.text_bytes, extra, ratings, warnings, variants, places)
+
+
+def _answers(job: EvaluationJob, agent: Agent, specs: Sequence[PoolSpec]) -> int:
+    """Return how many replicates one call to a judge may answer: those that are asked the same, word for word."""
+    asked_alike = agent.seed is None and not job.both_orders and agent.name != job.chief
+    return min(spec.answers_per_call for spec in specs) if asked_alike else 1
 
 
 def _left_out(survey: datasets.Survey) -> list[str]:

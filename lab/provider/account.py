@@ -104,6 +104,7 @@ class Behaviour(BaseModel):
     batch_queue_tokens: int | None = _number(None, "most input tokens of a model's batches at once (OpenAI only)", ge=1)
     batch_queue_requests: int | None = _number(None, "most requests of batches at once (Anthropic only)", ge=1)
     answer_chars: int = _number(160, "length of an argument", le=100_000)
+    most_answers: int = _number(128, "the most answers that one call gets, whatever it asks for (n)")
     reasoning: int = _number(0, "tokens of hidden reasoning before each answer, which count against max_tokens")
     cache_minimum: int = _number(0, "tokens from which on the beginning of a request is cached; 0: never")
     cache_ttl: float = _number(300.0, "how long it is cached after its last use, s")

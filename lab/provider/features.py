@@ -24,14 +24,16 @@ def ended(dialect: str, body: dict[str, Any], call: ParsedCall, reasoning: int, 
             ends = {"refusal": "refusal", "filtered": "content_filtered"}
             body["stop_reason"] = ends.get(fault or "", "max_tokens")
         return orjson.dumps(body)
-    used = call.max_tokens if silent else usage["completion_tokens"] + reasoning
+    count = len(body["choices"])
+    used = call.max_tokens * count if silent else usage["completion_tokens"] + reasoning * count
     usage["completion_tokens"], usage["total_tokens"] = used, usage["prompt_tokens"] + used
-    usage["completion_tokens_details"] = {"reasoning_tokens": min(reasoning, used)}
+    usage["completion_tokens_details"] = {"reasoning_tokens": min(reasoning * count, used)}
     if silent:
         refusal = "I cannot help with that." if fault == "refusal" else None
         message = {"role": "assistant", "content": None, "refusal": refusal}
         ends = {"refusal": "stop", "filtered": "content_filter"}
-        body["choices"] = [{"index": 0, "message": message, "finish_reason": ends.get(fault or "", "length")}]
+        ended_by = ends.get(fault or "", "length")
+        body["choices"] = [{"index": n, "message": message, "finish_reason": ended_by} for n in range(count)]
     return orjson.dumps(body)
 
 

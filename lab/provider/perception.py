@@ -88,8 +88,11 @@ class PerceivingJudge(SimulatedJudge):
 
     Where the text states none, they are drawn evenly."""
 
-    def __init__(self, seed: int, model: str, prompt: str, argument_chars: int, perception: Perception) -> None:
+    def __init__(
+        self, seed: int, model: str, prompt: str, argument_chars: int, perception: Perception, number: int = 0
+    ) -> None:
         super().__init__(seed, model, prompt, argument_chars)
+        self._place = number
         self._perception = perception
         self._scored = 0
 
@@ -160,8 +163,9 @@ class PerceivingJudge(SimulatedJudge):
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
 
     def _call_noise(self, place: int) -> float:
-        """Return a normally distributed number that depends on the nonce and the place alone."""
-        digest = hashlib.blake2b(f"{self._nonce}:{place}".encode(), digest_size=16).digest()
+        """Return a normally distributed number that depends on the nonce, the answer's number and the place alone."""
+        drawn_by = f"{self._nonce}:{place}" + (f":{self._place}" if self._place else "")
+        digest = hashlib.blake2b(drawn_by.encode(), digest_size=16).digest()
         even = [(int.from_bytes(half, "big") + 1) / (2**64 + 1) for half in (digest[:8], digest[8:])]
         return math.sqrt(-2 * math.log(even[0])) * math.cos(2 * math.pi * even[1])
 

@@ -29,6 +29,7 @@ from dicast.app.providers.simulated import (
     JSON,
     BadRequest,
     ParsedCall,
+    SimulatedAnswer,
     SimulatedJudge,
     SimulatedProvider,
     WireFormat,
@@ -290,9 +291,9 @@ class SimulatedAccount(SimulatedProvider):
             return Made(500, dialect.error(500, "failure"))
         spoiler = next((name for name in behaviour.faults if name in ANSWER_FAULTS and name != "swapped"), None)
         fault = spoiler if spoiler and chance.random() < behaviour.faults[spoiler] else None
-        text, chances = self._text(call, behaviour, fault)
-        answer_body = dialect.reply_body(call, text, chance.randrange(10**9), chances)
-        return Made(200, answer_body, call, tokens_of(text))
+        answers = self._answers_to(call, behaviour, fault)
+        answer_body = dialect.reply_body(call, answers, chance.randrange(10**9))
+        return Made(200, answer_body, call, sum(tokens_of(answer.text) for answer in answers))
 
     async def serve(self, request: web.BaseRequest, wire: WireFormat, call: ParsedCall) -> web.StreamResponse:
         """Serve a call; one of a `deaf` provider even after the caller has hung up."""
@@ -373,14 +374,14 @@ class SimulatedAccount(SimulatedProvider):
         fault = self._draw_fault(behaviour)
         if latency_s:
             await asyncio.sleep(latency_s)
-        sound_text, chances = self._text(call, behaviour, fault)
-        text = self._other_answer(entry["nonce"]) if fault == "swapped" else sound_text
-        self._answers.append((entry["nonce"], sound_text))
-        if text is None:  # there is no other answer yet
-            text, fault = sound_text, None
-        used = behaviour.reasoning + tokens_of(text)
-        if behaviour.reasoning >= call.max_tokens:
-            used = call.max_tokens
+        answers = self._answers_to(call, behaviour, fault)
+        other_text = self._other_answer(entry["nonce"]) if fault == "swapped" else None
+        self._answers.append((entry["nonce"], answers[0].text))
+        if other_text is not None:
+            answers[0] = answers[0]._replace(text=other_text)
+        elif fault == "swapped":  # there is no other answer yet
+            fault = None
+        used = _output_tokens(answers, behaviour.reasoning, call.max_tokens)
         entry["output_tokens"] = used
         self.invoice.bill(behaviour, "flex" if call.service_tier == "flex" else "online", call, used)
         self._record.tokens["output"] += used
@@ -388,7 +389,7 @@ class SimulatedAccount(SimulatedProvider):
             lane.limits.output.take(used, self._loop.time())
         if call.tool is not None and fault == "chatter":
             call = replace(call, tool=None)
-        answer_body = dialect.reply_body(call, text, entry["number"], chances)
+        answer_body = dialect.reply_body(call, answers, entry["number"])
         body = self._body(dialect, call, answer_body, behaviour, fault, cached)
         if fault is not None:
             entry["reason"] = fault
@@ -483,22 +484,24 @@ class SimulatedAccount(SimulatedProvider):
             return DIALECTS[lane.behaviour.told](lane.limits.states(now), unix_s, rejected)
         return dialect.headers(lane.limits, now, unix_s)
 
-    def _text(
-        self, call: ParsedCall, behaviour: Behaviour, fault: str | None
-    ) -> tuple[str, Sequence[Mapping[int, float]]]:
-        """Return an answer, and how its scores were drawn."""
-        judge = self._judge(call, behaviour)
-        reply = answer(judge, call)
-        spoilt = fault in ANSWER_FAULTS and fault != "swapped"
-        return faults.spoil(fault, reply) if fault and spoilt else orjson.dumps(reply).decode(), judge.chances
+    def _answers_to(self, call: ParsedCall, behaviour: Behaviour, fault: str | None) -> list[SimulatedAnswer]:
+        """Return the answers that a call asks for; the fault spoils the first of them."""
+        answers = []
+        for number in range(min(call.answers, behaviour.most_answers)):
+            judge = self._judge(call, behaviour, number)
+            reply = answer(judge, call)
+            spoilt = number == 0 and fault in ANSWER_FAULTS and fault != "swapped"
+            text = faults.spoil(fault, reply) if fault and spoilt else orjson.dumps(reply).decode()
+            answers.append(SimulatedAnswer(text, judge.chances))
+        return answers
 
-    def _judge(self, call: ParsedCall, behaviour: Behaviour) -> SimulatedJudge:
+    def _judge(self, call: ParsedCall, behaviour: Behaviour, number: int) -> SimulatedJudge:
         noise = behaviour.quality_noise
         if noise is None:
-            return SimulatedJudge(self.seed, call.model, call.prompt, behaviour.answer_chars)
+            return SimulatedJudge(self.seed, call.model, call.prompt, behaviour.answer_chars, number)
         leanings = Biases(behaviour.obeys, behaviour.claims, behaviour.marks, behaviour.batched, behaviour.late)
         perception = Perception(noise, behaviour.quality_bias, behaviour.label_error, behaviour.restless, leanings)
-        return PerceivingJudge(self.seed, call.model, call.prompt, behaviour.answer_chars, perception)
+        return PerceivingJudge(self.seed, call.model, call.prompt, behaviour.answer_chars, perception, number)
 
     def _other_answer(self, nonce: str | None) -> str | None:
         """Return the latest answer to another question, or None."""
@@ -523,6 +526,11 @@ class SimulatedAccount(SimulatedProvider):
         self._good_answers += 1
         while self._steps and self._good_answers >= _at_answers(self._steps[0]):
             self._default.change(self._steps.pop(0).changes, now)
+
+
+def _output_tokens(answers: Sequence[SimulatedAnswer], reasoning: int, most: int) -> int:
+    """Return what answers take, each with its reasoning; whoever reasons for all of `most` says nothing."""
+    return sum(most if reasoning >= most else reasoning + tokens_of(answer.text) for answer in answers)
 
 
 def _flex(behaviour: Behaviour) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dicast.app.domain.plan import Lane, Unit, lanes, window
+from dicast.app.domain.plan import Lane, Unit, lanes, replicates_together, window
 
 
 def test_lanes_are_agents_of_one_pool():
@@ -24,6 +24,26 @@ def test_positions_run_through_every_unit_once(agents, replicates, dimensions, i
     units = [lane.unit(p) for p in range(items * lane.units_per_item)]
     order = product(range(items), range(replicates), range(10, 10 + agents), range(dimensions))
     assert units == [Unit(*u) for u in order]
+
+
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 4), st.integers(1, 4), st.integers(1, 12), st.booleans())
+def test_replicates_that_one_call_answers_stand_beside_each_other(agents, replicates, dimensions, items, most, batched):
+    (lane,) = lanes([("p",)] * agents, dimensions, replicates, [batched] * agents, answers=[most] * agents)
+    units = [lane.unit(p) for p in range(items * lane.units_per_item)]
+    assert sorted(units) == [
+        Unit(*u) for u in product(range(items), range(replicates), range(agents), range(dimensions))
+    ]
+    assert lane.together <= min(most, replicates) and replicates % lane.together == 0
+    for first in range(0, len(units), lane.stride):
+        group = [units[position] for position in lane.group_of(first)]
+        asked = {(unit.item, unit.agent) for unit in group}, {unit.dimension for unit in group}
+        assert list(map(len, asked)) == [1, dimensions if batched else 1]
+        assert len({unit.replicate for unit in group}) == lane.together
+
+
+def test_as_many_replicates_go_together_as_divide_them_evenly():
+    assert [replicates_together(8, most) for most in (1, 2, 3, 5, 8, 128)] == [1, 2, 2, 4, 8, 8]
+    assert [replicates_together(7, most) for most in (5, 7)] == [1, 7]
 
 
 @given(st.integers(0, 500), st.integers(1, 200), st.integers(1, 30))

@@ -75,7 +75,8 @@ class Shelf:
 
     # ------------------------------------------------------------------ the API
     def body(self, request: ChatRequest) -> bytes:
-        return orjson.dumps({"model": request.model, "user": request.user})
+        left_out = {"dropped": sorted(request.dropped)} if request.dropped else {}
+        return orjson.dumps({"model": request.model, "user": request.user, **left_out})
 
     def read(self, result: BatchResult, request: ChatRequest) -> ChatReply:
         if result.fate is not RequestFate.ANSWERED:

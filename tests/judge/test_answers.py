@@ -162,7 +162,7 @@ def reasoned_away(tokens: int) -> Any:
 
 @pytest.mark.parametrize("token, rooms", [("0", [1024, 8192]), ("b0", [2048, 8192])])
 async def test_a_model_that_has_reasoned_all_tokens_away_is_asked_once_with_more(bench, desk, token, rooms):
-    ref = await bench.started(a_job(items=1, dimensions=2, batching=True), units=2)
+    ref = await bench.started(a_job(items=1, dimensions=2, batching=True), batched=token == "b0", units=2)
     judge = desk(Scripted(reasoned_away(50), good))
     await judge.again(ref, token, 2)
     assert [request.max_tokens for request in judge.provider.asked] == rooms

@@ -15,8 +15,9 @@ from dicast.app.domain.plan import lanes
 from dicast.app.ledger.batches import LaneRef, TurnLost
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import MessageId
+from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.batches import BatchState, DamagedResults, ForeignBatch
-from tests.judge.desk import Scripted
+from tests.judge.desk import Scripted, good
 from tests.judge.shelf import Clock, Killed, Road, Shelf, not_created
 from tests.ledger.bench import a_job
 
@@ -198,6 +199,28 @@ async def test_failures_come_again_in_a_later_batch(bench: Any, desk: Any, shelf
     counters = bench.client.status("j").counters
     assert (counters["scored"], counters["retries"], counters["calls"]) == (UNITS, 2, UNITS + 2)
     assert sorted(shelf.paid.values()) == [1] * UNITS
+
+
+async def test_what_a_model_refuses_is_left_out_of_the_next_batch(bench: Any, desk: Any, shelf: Shelf) -> None:
+    def refusing(_: ChatRequest) -> ChatReply:
+        why = "status 400: temperature is not supported"
+        raise ProviderFailure(FailureKind.REJECTED, why, status_code=400, refused_params=["temperature"])
+
+    job = a_job(items=UNITS, dimensions=1)
+    job = job.model_copy(update={"agents": [job.agents[0].model_copy(update={"temperature": 0.5})]})
+    ref = await opened(bench, job)
+    road = Road(bench, desk(Scripted()), shelf, Clock())
+    shelf.reply = refusing
+    await wanted(road, ref)
+    await road.look(3)
+    shelf.end_all()
+    await road.look()
+    shelf.reply = good
+    await road.until_idle()
+    first, second = ([orjson.loads(request.body) for request in kept.requests] for kept in shelf.batches.values())
+    assert [body.get("dropped") for body in first] == [None] * UNITS
+    assert [body.get("dropped") for body in second] == [["temperature"]] * UNITS
+    assert bench.client.status("j").counters["scored"] == UNITS
 
 
 @pytest.mark.parametrize("state", [BatchState.EXPIRED, BatchState.CANCELLED])

@@ -48,7 +48,7 @@ def a_call(claims: int = 2, verdict: ClaimVerdict = ClaimVerdict.RUN) -> Call:
     return Call(
         ref=REF, token=MessageId(4, batch=True), job=job, agent=spec.agents[0],
         deployment=Deployment(pool="p"), pool="p",
-        item=items_of(spec), dimensions=spec.dimensions[:claims], replicate=1,
+        item=items_of(spec), dimensions=spec.dimensions[:claims],
         claims=[Claim(4 + n, verdict, 7 + n, 2, 1, 4, 2500) for n in range(claims)],
     )  # fmt: skip
 

@@ -39,14 +39,16 @@ class Bench:
             self.redis.persist(KEYS.node(node.id))  # nobody renews it, however slow the machine is
         self.one, self.two = (Ledger(self.asyncs, KEYS, node.id, claim_ms=60_000, calls_max=9) for node in self.nodes)
 
-    def submit(self, job, batched=False, extra=None):
-        plan = lanes([("p",)] * len(job.agents), len(job.dimensions), job.rounds, [batched] * len(job.agents))
+    def submit(self, job, batched=False, extra=None, answers=1):
+        judges = len(job.agents)
+        most = [answers] * judges
+        plan = lanes([("p",)] * judges, len(job.dimensions), job.rounds, [batched] * judges, answers=most)
         units = len(job.items) * len(job.agents) * len(job.dimensions) * job.rounds
         return self.client.submit(job, plan, units, extra or {})
 
-    async def started(self, job=None, batched=False, units=4, cursor="", sent=True, extra=None):
+    async def started(self, job=None, batched=False, units=4, cursor="", sent=True, extra=None, answers=1):
         job = job or a_job()
-        self.submit(job, batched, extra)
+        self.submit(job, batched, extra, answers)
         await self.one.start(job.id, 5)
         ref = PageRef(job.id, self.incarnation(job.id), 0, 0)
         items = dict(enumerate(await self.one.items(job.id, range(len(job.items)))))

@@ -31,7 +31,7 @@ from dicast.app.providers.batch_apis import METADATA_KEY, AnthropicBatches, Open
 from dicast.app.providers.batches import BatchApi
 from dicast.app.providers.exchange import Exchange, Redactor
 from dicast.app.providers.http import HttpResponse
-from lab.chaos.virtual.provider import answer_text, ending_of, usage_of
+from lab.chaos.virtual.provider import answer_texts, ending_of, reply_of, usage_of
 from lab.chaos.virtual.wire import VirtualHost
 
 if TYPE_CHECKING:
@@ -188,9 +188,9 @@ class BatchAccount:
         if call.ending != "refused":
             call.usage = usage_of(chance)
         batch.calls.append(call)
-        text = answer_text(call, call.ending, ChatRequest("m", "", body["user"], 0, schema=body["schema"]))
+        texts = answer_texts(call, call.ending, ChatRequest("m", "", body["user"], 0, schema=body["schema"]))
         usage = {"in": call.usage.input_tokens, "out": call.usage.output_tokens}
-        batch.made[custom_id] = {"ending": call.ending, "message": {"text": text, **usage}}
+        batch.made[custom_id] = {"ending": call.ending, "message": {"texts": texts, **usage}}
         batch.counts["errored" if call.ending == "refused" else "succeeded"] += 1
 
     def _finalise(self, batch: AccountBatch) -> None:
@@ -408,7 +408,7 @@ class VirtualOnline:
             raise self.exchange.status_failure(response, request)
         message = orjson.loads(response.content)
         usage = Usage(input_tokens=message["in"], output_tokens=message["out"])
-        return ChatReply(message["text"], "m", usage, structured=self._structured)
+        return reply_of(message["texts"], usage, structured=self._structured)
 
     async def close(self) -> None: ...
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import orjson
-
 from dicast.app.ledger.keys import LedgerKeys, PageRef
-from dicast.app.ledger.records import MessageId
+from dicast.app.ledger.records import MessageId, read_lanes
 from lab.chaos.virtual.broker import Message
 from lab.chaos.virtual.node import VirtualNode
 from lab.chaos.virtual.provider import CALL_TIMEOUT_S
@@ -144,9 +142,9 @@ class Faults:
         first, units = self._world.client.hmget(keys.page(ref), "first", "units")
         if first is None or ref.job not in self._scene.allowed:
             return
-        lane = orjson.loads(self._world.client.hget(keys.job(ref.job), "lanes"))[ref.lane]
+        lane = read_lanes(self._world.client.hget(keys.job(ref.job), "lanes"))[ref.lane]
         position = int(first) + self._chance.randrange(int(units))
-        token = MessageId(position, batch=lane["batched"] and position % lane["dimensions"] == 0)
+        token = MessageId(position, batch=lane.grouped and position % lane.stride == 0)
         self._scene.note(f"revoke {ref.name}.{token}")
         allowed = self._scene.allowed[ref.job]
         self._scene.allowed[ref.job] = replace(allowed, errors=allowed.errors | {"cancelled"})

@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import combinations
 from pathlib import Path
 
 import orjson
@@ -41,19 +42,20 @@ class SimJob:
     def places(self, lane: int, token: str) -> list[VirtualPlace]:
         """The units of one message, as the provider names them."""
         plan, first = self.lanes[lane], MessageId.parse(token)
-        positions = range(first.position, first.position + plan.dimensions) if first.batch else [first.position]
-        order = self.order
+        order, positions = self.order, first.positions(plan)
         return [
             VirtualPlace(self.text, order[u.item], u.agent, u.dimension, u.replicate) for u in map(plan.unit, positions)
         ]
 
-    def round(self, nonce: str | None, item: int, agent: int, dimensions: Sequence[int]) -> int:
+    def rounds(self, nonce: str | None, item: int, agent: int, dimensions: Sequence[int]) -> Sequence[int]:
         """Which of its rounds a call is of, by the code that stands in it."""
         rounds = range(self.job.replicates)
         if len(rounds) == 1:
-            return 0
+            return rounds
         shown, asked = Item(id="i", text=_shown(self.text, item)), [self.job.dimensions[d] for d in dimensions]
-        return [nonce_for(SECRET, self.job.agents[agent], asked, shown, round) for round in rounds].index(nonce or "")
+        judge = self.job.agents[agent]
+        groups = (group for size in range(1, len(rounds) + 1) for group in combinations(rounds, size))
+        return next(group for group in groups if nonce_for(SECRET, judge, asked, shown, group) == nonce)
 
     @property
     def order(self) -> Sequence[int]:
@@ -81,6 +83,8 @@ SECRET = b"virtual"
 ESCALATING_SHARE = 0.3
 UNCERTAIN_SHARE = 0.25
 CAPPED_SHARE = 0.3
+TOGETHER_SHARE = 0.2
+"""Of jobs without escalation, or with one that looks at replicates: several of these are answered by one call."""
 MODEL = "m"
 PRICE = Price(
     TokenRates(input=400_000, output=1_600_000, cached_input=100_000, cache_write=500_000), source="virtual",
@@ -126,6 +130,10 @@ def a_job(
     rounds = 1
     if panel is not None and aside.random() < UNCERTAIN_SHARE:
         panel, rounds = UNCERTAIN, 2
+    together = 1
+    if (panel is None or rounds > 1) and aside.random() < TOGETHER_SHARE:
+        rounds = max(rounds, aside.choice([2, 3, 4]))
+        together = aside.choice([2, rounds])
     caps: dict[str, object] = {}
     if folder is not None and question is None and aside.random() < CAPPED_SHARE:
         caps, source = a_cap(aside, items * agents * dimensions), _in_file(folder, text, texts)
@@ -147,7 +155,7 @@ def a_job(
     batching = chance.random() < 0.3
     batched = [batching and not unstructured.intersection(pools) for pools in places]
     roads: list[Road] = [road if len(own) == 1 and own[0] in halved else "online" for own in places]
-    plan = lanes(places, dimensions, rounds, batched, stages_of(job), roads)
+    plan = lanes(places, dimensions, rounds, batched, stages_of(job), roads, [together] * agents)
     return SimJob(job, plan, items * agents * dimensions * rounds, text)
 
 

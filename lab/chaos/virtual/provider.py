@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -50,7 +52,7 @@ class VirtualProvider:
             world.hang_up(call, "hung" if ending == "hung" else "cut")
         if ending == "refused":
             raise ProviderFailure(FailureKind.RATE_LIMITED, "429", status_code=429, retry_after_s=1.0)
-        return ChatReply(answer_text(call, ending, request), "m", usage, structured=self.structured_output)
+        return reply_of(answer_texts(call, ending, request), usage, structured=self.structured_output)
 
     async def close(self) -> None: ...
 
@@ -87,17 +89,28 @@ def usage_of(chance: random.Random) -> Usage:
     return Usage(input_tokens=chance.randint(50, 999), output_tokens=chance.randint(5, 99))
 
 
-def answer_text(call: VirtualCall, ending: str, request: ChatRequest) -> str:
-    """What the provider answers to a request, unless it refuses it."""
-    if ending == "spoilt":
-        return "{"
-    opinion: dict[str, Any] = {"argument": told_by(call), "cited_evidence": [], "score": score_of(call.places[0])}
+def reply_of(texts: Sequence[str], usage: Usage, *, structured: bool) -> ChatReply:
+    """The answers to one call, as the product's providers give them."""
+    replies = [ChatReply(text, "m", usage, structured) for text in texts]
+    return replace(replies[0], others=replies[1:], choices=len(replies))
+
+
+def answer_texts(call: VirtualCall, ending: str, request: ChatRequest) -> list[str]:
+    """What the provider answers to a request, unless it refuses it: one text for each replicate."""
+    told = {"spoilt": [], "part": call.told}.get(ending, call.places)
+    schema = orjson.dumps(request.schema).decode() if request.schema is not None else ""
+    nonce, opinion = {"nonce": nonce_of(request.user)}, {"argument": told_by(call), "cited_evidence": []}
     if '"dissent"' in request.user:
         opinion["dissent"] = ""
-    schema = orjson.dumps(request.schema).decode() if request.schema is not None else ""
-    nonce = {"nonce": nonce_of(request.user)}
-    if '"opinions"' not in schema:
-        return orjson.dumps({**nonce, **opinion}).decode()
-    told = call.told if ending == "part" else call.places
-    opinions = [{"criterion_id": f"d{p.dimension}", **opinion, "score": score_of(p)} for p in told]
-    return orjson.dumps({**nonce, "opinions": opinions}).decode()
+    texts = []
+    for round in dict.fromkeys(place.replicate for place in call.places):
+        opinions = [
+            {"criterion_id": f"d{p.dimension}", **opinion, "score": score_of(p)} for p in told if p.replicate == round
+        ]
+        if ending == "spoilt" or not ('"opinions"' in schema or opinions):
+            texts.append("{")
+        elif '"opinions"' in schema:
+            texts.append(orjson.dumps({**nonce, "opinions": opinions}).decode())
+        else:
+            texts.append(orjson.dumps({**nonce, **opinion, "score": opinions[0]["score"]}).decode())
+    return texts

@@ -77,7 +77,7 @@ class VirtualCall:
 
 @dataclass(frozen=True)
 class Answers:
-    """Probabilities for each call: it is refused, spoilt, answered in part (a batch), or never answered."""
+    """Probabilities for each call: it is refused, spoilt, answered in part, or never answered."""
 
     refuse: float = 0.0
     spoil: float = 0.0
@@ -302,8 +302,8 @@ class World:
             found[kind].append(name)
         about = found["JOB"][0], int(found["ITEM"][0]), int(found["AGENT"][0])
         dimensions = [int(d) for d in found["DIM"]]
-        round = self.texts[about[0]].round(nonce_of(texts), *about[1:], dimensions)
-        places = [VirtualPlace(*about, d, round) for d in dimensions]
+        rounds = self.texts[about[0]].rounds(nonce_of(texts), *about[1:], dimensions)
+        places = [VirtualPlace(*about, d, round) for round in rounds for d in dimensions]
         asked = self._asked[tuple(places)] = self._asked[tuple(places)] + 1
         call = VirtualCall(len(self.calls), places, node, pool, self.now)
         call.heard = frozenset(map(int, HEARD.findall(texts)))

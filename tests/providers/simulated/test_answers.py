@@ -155,10 +155,10 @@ def told(quality_noise: float | None, n: int, **more: object) -> tuple[int, dict
     body = {"model": "m", "messages": [{"role": "user", "content": PROMPT.format(n=n)}], "logprobs": True, **more}
     sim = SimulatedAccount(SimulatedConfig(behaviour=behaviour))
     call = sim.openai.read({"top_logprobs": 20, **body})
-    text, chances = sim._text(call, behaviour, None)
-    choice = json.loads(sim.openai.reply_body(call, text, 1, chances))["choices"][0]
+    (answer,) = sim._answers_to(call, behaviour, None)
+    choice = json.loads(sim.openai.reply_body(call, [answer], 1))["choices"][0]
     content = choice["logprobs"]["content"]
-    score = json.loads(text)["score"]
+    score = json.loads(answer.text)["score"]
     at = next(entry for entry in reversed(content) if entry["token"] == str(score))
     top = {each["token"]: math.exp(each["logprob"]) for each in at["top_logprobs"]}
     return score, top, choice["message"]["content"], "".join(entry["token"] for entry in content)
@@ -176,7 +176,7 @@ def test_log_probabilities_are_those_by_which_scores_are_drawn() -> None:
     for n in range(400):
         content = PROMPT.replace("0.4{n}", f"{n / 400:.4f}").replace("{n}", "0") + f"\nQuestion {n}"
         call = sim.openai.read({"model": "m", "messages": [{"content": content}], "logprobs": True})
-        text, (chances,) = sim._text(call, behaviour, None)
+        ((text, (chances,)),) = sim._answers_to(call, behaviour, None)
         apart.append(json.loads(text)["score"] - sum(score * chance for score, chance in chances.items()))
     assert abs(sum(apart) / len(apart)) < 4 * 0.9 / math.sqrt(len(apart))
     assert told(None, 0)[1] == pytest.approx({str(score): 0.2 for score in range(1, 6)})
