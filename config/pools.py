@@ -82,11 +82,13 @@ JUDGES_OWN = ("temperature", "max_tokens", "effort", "seed", "service_tier")
 RENAMED = ("temperature", "effort", "seed", "service_tier")
 """Those of them whose names at the provider a pool may tell."""
 _EFFORT_FIELDS = {"openai": "reasoning_effort", "anthropic": "output_config.effort"}
+_RESPONSES_FIELDS = {"effort": "reasoning.effort", "seed": ""}
 
 # What each call has anyway: another value would change what is asked, how it is paid or what can be read of the answer.
 _OF_EACH_CALL = (
-    *JUDGES_OWN, "model", "messages", "system", "max_completion_tokens", "response_format", "output_config", "tools",
-    "tool_choice", "stream", "n", "prompt_cache_key", "logprobs", "top_logprobs",
+    *JUDGES_OWN, "model", "messages", "system", "input", "instructions", "max_completion_tokens", "max_output_tokens",
+    "response_format", "output_config", "text", "store", "include", "tools", "tool_choice", "stream", "n",
+    "prompt_cache_key", "logprobs", "top_logprobs",
 )  # fmt: skip
 
 
@@ -305,6 +307,7 @@ class PoolSpec(BaseModel):
     name: str
     provider: Provider
     dialect: Dialect = "openai"
+    api: Literal["chat", "responses"] = "chat"
     model: Text = ""
     base_url: Url = None
     api_key_env: Variable = None
@@ -356,18 +359,22 @@ class PoolSpec(BaseModel):
         """Return the name of a parameter in calls of this pool, a dot leading into an object; "" if the file says that
         the provider has no such parameter."""
         default = _EFFORT_FIELDS[self.dialect] if parameter == "effort" else parameter
+        if self.api == "responses":
+            default = _RESPONSES_FIELDS.get(parameter, parameter)
         return self.param_names.get(parameter, default)
 
     @property
     def has_batches(self) -> bool:
-        """Whether the provider has a batch API: OpenAI and Anthropic themselves have one, compatible servers rarely."""
+        """Whether Dicast knows the provider's batch API: that of OpenAI's chat completions or of Anthropic's messages,
+        which compatible servers rarely have."""
         genuine = self.provider in _HOSTS and _is_own_host(self.provider, self.base_url)
-        return self.provider == "simulated" or (genuine and self.api_version is None)
+        return self.api == "chat" and (self.provider == "simulated" or (genuine and self.api_version is None))
 
     @property
     def has_flex(self) -> bool:
         """Whether the provider has OpenAI's flex service."""
-        return self.dialect == "openai" and self.has_batches
+        is_openai = self.provider == "openai" and _is_own_host("openai", self.base_url) and self.api_version is None
+        return self.dialect == "openai" and (self.provider == "simulated" or is_openai)
 
     @property
     def one_model(self) -> bool:
@@ -667,10 +674,14 @@ def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
                 raise PoolsError(f"{key} is for dialect 'openai', this pool speaks 'anthropic'")
         if spec.logprobs:
             raise PoolsError("logprobs must be false with dialect 'anthropic': that API tells none")
+        if spec.api != "chat":
+            raise PoolsError(f"api is for dialect 'openai', this pool speaks 'anthropic', got {spec.api!r}")
         if spec.answers_per_call > 1:
             most = spec.answers_per_call
             raise PoolsError(f"answers_per_call must be 1 with dialect 'anthropic': that API has no n, got {most}")
         return {"structured_channel": "json_schema" if genuine else "tool", "prompt_caching": genuine}
+    if spec.api == "responses":
+        _check_responses(spec)
     azure = spec.api_version is not None
     if azure and (provider != "openai" or url is None):
         raise PoolsError("api_version is for Azure: it needs provider 'openai' and a base_url")
@@ -682,6 +693,16 @@ def _dialect_options(spec: PoolSpec, dialect: str) -> dict[str, Any]:
         "max_tokens_field": max_tokens_field, "schema_lengths": not ours, "prompt_caching": genuine,
         "logprobs": 0 if provider == "local" else TOP_LOGPROBS_MOST,
     }  # fmt: skip
+
+
+def _check_responses(spec: PoolSpec) -> None:
+    """Raise `PoolsError` for what OpenAI's Responses API does not have."""
+    if (most := spec.answers_per_call) > 1:
+        raise PoolsError(f"answers_per_call must be 1 with api 'responses', which has no n, got {most}")
+    if "max_tokens_field" in spec.model_fields_set:
+        raise PoolsError("max_tokens_field is for api 'chat', this pool has 'responses'")
+    if spec.provider == "local" or spec.api_version is not None:
+        raise PoolsError("api must be 'chat' with provider 'local' and with an api_version, got 'responses'")
 
 
 def _in_clear(base_url: str) -> bool:

@@ -287,22 +287,24 @@ def _opinions(call: Call, reply: ChatReply, nonce: str) -> dict[Claim, Judgment]
     failed if there are none."""
     read_one = _read_batch if call.batched else _read_single
     if call.answers == 1:
-        single = read_one(call, reply, nonce)
-        if call.agent.score_from != "logprobs" or isinstance(single, ProviderFailure):
-            return single
-        return _with_expected(call, reply, nonce, single)
+        judgments = read_one(call, reply, nonce)
+        if call.agent.score_from != "logprobs" or isinstance(judgments, ProviderFailure):
+            return judgments
+        return _with_expected(call, reply, nonce, judgments)
     opinions: dict[Claim, Judgment] = {}
     failure: ProviderFailure | None = None
     unanswered = deque(call.by_replicate.values())
-    for answer in (reply, *reply.others):
+    for one_reply in (reply, *reply.others):
         if not unanswered:
             break
-        read = read_one(call.of(unanswered[0]), answer, nonce)
-        if isinstance(read, ProviderFailure):
-            failure = failure or read
+        judgments = read_one(call.of(unanswered[0]), one_reply, nonce)
+        if isinstance(judgments, ProviderFailure):
+            failure = failure or judgments
             continue
         unanswered.popleft()
-        opinions |= _with_expected(call, answer, nonce, read) if call.agent.score_from == "logprobs" else read
+        opinions |= (
+            _with_expected(call, one_reply, nonce, judgments) if call.agent.score_from == "logprobs" else judgments
+        )
     return failure if failure is not None and not opinions else opinions
 
 

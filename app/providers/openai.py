@@ -1,4 +1,5 @@
-"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, LiteLLM, llama.cpp, Azure.
+"""OpenAI's chat completions, and every server that speaks them: Ollama, vLLM, LiteLLM, llama.cpp, Azure; and OpenAI's
+Responses API, at which alone some models answer.
 
 Requests are built as OpenAI's SDK would, without it: it takes half a second of CPU time and 30 MB. A test compares the
 two byte for byte. What only the SDK knows (Azure's addresses, rare machines) is left to it.
@@ -108,6 +109,14 @@ _USAGE = exchange.UsageKeys(
     reasoning=("completion_tokens_details", "reasoning_tokens"),
     total="total_tokens",
 )
+_RESPONSES_USAGE = exchange.UsageKeys(
+    input=("input_tokens",),
+    output="output_tokens",
+    cached=("input_tokens_details", "cached_tokens"),
+    written=("input_tokens_details", "cache_write_tokens"),
+    reasoning=("output_tokens_details", "reasoning_tokens"),
+    total="total_tokens",
+)
 
 
 class OpenAIProvider:
@@ -116,6 +125,8 @@ class OpenAIProvider:
     Calls are sent as the SDK's `post` sends them (app/providers/http.py); its `chat.completions.create` would send
     the same bodies, after a walk over typed parameters. The SDK is loaded only by pools that cannot do without it.
     """
+
+    path = PATH
 
     def __init__(
         self, spec: PoolSpec, *, api_key: str | None, base_url: str | None, timeout_s: float, max_response_bytes: int
@@ -126,7 +137,9 @@ class OpenAIProvider:
         self._schema_lengths = spec.schema_lengths
         key, url = api_key or NO_KEY, base_url or spec.base_url or DEFAULT_BASE_URL
         self._spec, self._key, self._url, self._timeout = spec, key, url, timeouts(timeout_s)
-        self._post, sdk_error = _post(spec, key, url, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
+        self._post, sdk_error = _post(
+            spec, key, url, self.path, max_response_bytes=max_response_bytes, timeout_s=timeout_s
+        )
         self.caches = spec.prompt_caching
         self._options = exchange.Options(spec)
         self.exchange = Exchange(
@@ -144,7 +157,7 @@ class OpenAIProvider:
         if not response.is_success:
             raise self.exchange.status_failure(response, request)
         try:
-            return _reply(response, request, structured=self._is_structured(request))
+            return self._reply(response, request)
         except MalformedBody as reason:
             failure = self.exchange.malformed(reason, response, request)
         raise failure
@@ -153,12 +166,12 @@ class OpenAIProvider:
         await self._post.close()
 
     def builder(self) -> Build:
-        """Return a builder of requests like this pool's calls, whose address ends with `PATH`."""
+        """Return a builder of requests like this pool's calls, whose address ends with `path`."""
         if can_build(self._spec):
-            return builder(self._spec, self._key, self._url, PATH, self._timeout)
+            return builder(self._spec, self._key, self._url, self.path, self._timeout)
         from dicast.app.providers import openai_sdk  # noqa: PLC0415  half a second, which few pools need
 
-        return openai_sdk.builder(self._spec, self._key, self._url, PATH, self._timeout)
+        return openai_sdk.builder(self._spec, self._key, self._url, self.path, self._timeout)
 
     def _is_structured(self, request: ChatRequest) -> bool:
         return self.structured_output and request.schema is not None
@@ -178,11 +191,105 @@ class OpenAIProvider:
         self._options.add(body, request)
         if request.service_tier:
             body["service_tier"] = request.service_tier
-        if self._is_structured(request) and request.schema is not None:
-            schema = request.schema if self._schema_lengths else without(request.schema, LENGTHS)
-            json_schema = {"name": request.schema_name, "strict": True, "schema": schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+        if (schema := self._schema(request)) is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
+
+    def _schema(self, request: ChatRequest) -> dict[str, Any] | None:
+        """Return the answer's schema as the API takes it; None without one."""
+        if request.schema is None or not self.structured_output:
+            return None
+        schema = request.schema if self._schema_lengths else without(request.schema, LENGTHS)
+        return {"name": request.schema_name, "strict": True, "schema": schema}
+
+    def _reply(self, response: HttpResponse, request: ChatRequest) -> ChatReply:
+        body = exchange.decode(response.content)
+        choices = body.get("choices")
+        if exchange.error_in(body) is not None:
+            raise MalformedBody("an error instead of an answer")
+        if not isinstance(choices, list) or not choices:
+            raise MalformedBody("no choices")
+        used = exchange.usage(body.get("usage"), _USAGE)
+        replies, refusals = list[ChatReply](), list[MalformedBody]()
+        for choice in choices[: request.answers]:
+            try:
+                replies.append(_choice(choice, body, request, used, structured=self._is_structured(request)))
+            except MalformedBody as reason:
+                refusals.append(reason)
+        if not replies:
+            raise refusals[0]
+        headers = rate_limit_headers(response.headers)
+        return replace(replies[0], headers=headers, others=replies[1:], choices=len(choices))
+
+
+class ResponsesProvider(OpenAIProvider):
+    """Calls one pool through OpenAI's Responses API. Nothing is stored there (`store: false`)."""
+
+    path = "/responses"
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        content: str | list[dict[str, Any]] = request.user
+        if request.images:
+            content = [_input_part(piece) for piece in request.pieces]
+        body: dict[str, Any] = {
+            "model": request.model,
+            "input": [{"role": "user", "content": content}],
+            "max_output_tokens": request.max_tokens,
+            "store": False,
+        }
+        if request.system:
+            body["instructions"] = request.system
+        if self.caches and request.shared:
+            body["prompt_cache_key"] = exchange.cache_key(request)
+        self._options.add(body, request)
+        if body.pop("logprobs", False):
+            body["include"] = ["message.output_text.logprobs"]
+        if request.service_tier:
+            body["service_tier"] = request.service_tier
+        if (schema := self._schema(request)) is not None:
+            body.setdefault("text", {})["format"] = {"type": "json_schema", **schema}
+        return body
+
+    def _reply(self, response: HttpResponse, request: ChatRequest) -> ChatReply:
+        body = exchange.decode(response.content)
+        if exchange.error_in(body) is not None:
+            raise MalformedBody("an error instead of an answer")
+        usage = exchange.usage(body.get("usage"), _RESPONSES_USAGE)
+        parts = _message_parts(body.get("output"))
+        content = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+        if not content and any(part.get("refusal") for part in parts):
+            raise exchange.RefusedAnswer("the model refused to answer", usage)
+        details = body.get("incomplete_details")
+        end_reason = details.get("reason") if isinstance(details, dict) else None
+        is_cut = end_reason == "max_output_tokens"
+        exchange.check_end(end_reason, content, usage, cut=is_cut)
+        entries = [entry for part in parts for entry in part.get("logprobs") or ()] if request.logprobs else []
+        return ChatReply(
+            text=exchange.text(content, "the message", usage),
+            model=exchange.model(body.get("model"), request.model),
+            usage=usage,
+            structured=self._is_structured(request),
+            truncated=is_cut,
+            headers=rate_limit_headers(response.headers),
+            service_tier=exchange.model(body.get("service_tier"), ""),
+            tokens=_tokens({"content": entries}),
+        )
+
+
+def _message_parts(output: Any) -> list[dict[str, Any]]:
+    """Return the parts of a response's message, which may stand behind its reasoning."""
+    if not isinstance(output, list):
+        raise MalformedBody("no output")
+    messages = [entry for entry in output if isinstance(entry, dict) and entry.get("type") == "message"]
+    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
+    return [part for content in contents for part in content if isinstance(part, dict)]
+
+
+def _input_part(piece: str | ImagePart) -> dict[str, Any]:
+    if isinstance(piece, str):
+        return {"type": "input_text", "text": piece}
+    url = piece.address or f"data:{piece.type};base64,{piece.data}"
+    return {"type": "input_image", "image_url": url, **({"detail": piece.detail} if piece.detail else {})}
 
 
 def _content(request: ChatRequest) -> str | list[dict[str, Any]]:
@@ -209,36 +316,17 @@ def _needs_no_sdk(spec: PoolSpec) -> bool:
 
 
 def _post(
-    spec: PoolSpec, key: str, url: str, *, max_response_bytes: int, timeout_s: float
+    spec: PoolSpec, key: str, url: str, path: str, *, max_response_bytes: int, timeout_s: float
 ) -> tuple[Post, tuple[type[Exception], ...]]:
     """Return what sends a pool's calls, and the errors that the SDK raises if it takes part in them."""
     if _needs_no_sdk(spec):
-        build = builder(spec, key, url, PATH, timeouts(timeout_s))
+        build = builder(spec, key, url, path, timeouts(timeout_s))
         return DirectPost(build, Connections(max_response_bytes=max_response_bytes, timeout_s=timeout_s)), ()
     from dicast.app.providers import openai_sdk  # noqa: PLC0415  as above
 
     make = openai_sdk.sdk_post if spec.calls == "sdk" or spec.trust_env else openai_sdk.direct_post
-    post = make(spec, key, url, PATH, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
+    post = make(spec, key, url, path, max_response_bytes=max_response_bytes, timeout_s=timeout_s)
     return post, openai_sdk.ERRORS
-
-
-def _reply(response: HttpResponse, request: ChatRequest, *, structured: bool) -> ChatReply:
-    body = exchange.decode(response.content)
-    choices = body.get("choices")
-    if exchange.error_in(body) is not None:
-        raise MalformedBody("an error instead of an answer")
-    if not isinstance(choices, list) or not choices:
-        raise MalformedBody("no choices")
-    used = exchange.usage(body.get("usage"), _USAGE)
-    replies, refusals = list[ChatReply](), list[MalformedBody]()
-    for choice in choices[: request.answers]:
-        try:
-            replies.append(_choice(choice, body, request, used, structured=structured))
-        except MalformedBody as reason:
-            refusals.append(reason)
-    if not replies:
-        raise refusals[0]
-    return replace(replies[0], headers=rate_limit_headers(response.headers), others=replies[1:], choices=len(choices))
 
 
 def _choice(

@@ -31,7 +31,7 @@ def load_sdks(specs: Iterable[PoolSpec]) -> None:
     from dicast.app.providers import http, openai  # noqa: PLC0415  as in `_provider_class`
 
     for spec in specs:
-        _provider_class(spec.dialect)
+        _provider_class(spec)
         if spec.dialect == "openai":
             openai.load(spec)
         if not spec.trust_env and (spec.base_url or _DEFAULT_SCHEMES.get(spec.provider, "")).startswith("https:"):
@@ -43,14 +43,14 @@ _DEFAULT_SCHEMES = {"openai": "https:", "anthropic": "https:"}
 _REMEDY = ": start it (python -m dicast.app.providers.simulated --port 8900), and give the pool its base_url"
 
 
-def _provider_class(dialect: str) -> type[AnthropicProvider] | type[OpenAIProvider]:
-    if dialect == "anthropic":
+def _provider_class(spec: PoolSpec) -> type[AnthropicProvider] | type[OpenAIProvider]:
+    if spec.dialect == "anthropic":
         from dicast.app.providers.anthropic import AnthropicProvider  # noqa: PLC0415
 
         return AnthropicProvider
-    from dicast.app.providers.openai import OpenAIProvider  # noqa: PLC0415
+    from dicast.app.providers.openai import OpenAIProvider, ResponsesProvider  # noqa: PLC0415
 
-    return OpenAIProvider
+    return OpenAIProvider if spec.api == "chat" else ResponsesProvider
 
 
 def build_provider(
@@ -66,7 +66,7 @@ def build_provider(
         remedy = _REMEDY if spec.provider == "simulated" else ""
         trouble = f"its {spec.provider} server is not running{remedy}"
         raise PoolUnusable(f"pool {spec.name!r}: {trouble}", trouble)
-    return _provider_class(spec.dialect)(
+    return _provider_class(spec)(
         spec,
         api_key=_api_key(spec, settings, environ),
         base_url=base_url,
@@ -80,7 +80,7 @@ def build_batch_api(
 ) -> BatchApi:
     """Build what hands over batches to one pool, as `build_provider` does for its calls. Raises `PoolUnusable` also if
     the pool's provider has no batches that are known here."""
-    if spec.provider == "local" or spec.api_version is not None:
+    if spec.provider == "local" or spec.api_version is not None or spec.api != "chat":
         trouble = "has no batch API that Dicast knows"
         raise PoolUnusable(f"pool {spec.name!r} {trouble}", trouble)
     provider: Any = build_provider(spec, settings, environ, base_url=base_url)

@@ -2,7 +2,7 @@
 
 It is an HTTP server that speaks OpenAI's and Anthropic's APIs and needs no network, no key and no model:
 
-    POST .../chat/completions, POST .../messages     the APIs, under any prefix
+    POST .../chat/completions, POST .../responses, POST .../messages     the APIs, under any prefix
 
 `SimulatedJudge` makes an answer: an instance of the given JSON schema, or the object that the prompt describes. Scores
 and words depend on (seed, model, prompt without its nonce) alone, so that a call repeated gets the same answer. Scores
@@ -379,6 +379,59 @@ class OpenAI:
         return orjson.dumps({"error": error})
 
 
+class Responses(OpenAI):
+    """OpenAI's Responses API."""
+
+    name = "responses"
+
+    def read(self, body: Any) -> ParsedCall:
+        messages = _messages({"messages": _object(body).get("input")})
+        words = [_words(body.get("instructions") or ""), *(_words(_object(entry).get("content")) for entry in messages)]
+        form = _object(_object(body.get("text") or {}).get("format") or {})
+        schema = _object(form.get("schema")) if form.get("type") == "json_schema" else None
+        most = _whole(body.get("max_output_tokens", 4096), "max_output_tokens")
+        if "n" in body or "messages" in body:
+            raise BadRequest("Unknown parameter: 'n'" if "n" in body else "Unsupported parameter: 'messages'")
+        has_logprobs = "message.output_text.logprobs" in (body.get("include") or ())
+        alternatives = body.get("top_logprobs", 0) if has_logprobs else None
+        tier, images = str(body.get("service_tier") or ""), _images(messages)
+        return ParsedCall(_model(body), "\n".join(words), most, schema, None, images, body, tier, alternatives)
+
+    def reply_body(self, call: ParsedCall, answers: Sequence[SimulatedAnswer], number: int) -> bytes:
+        first = answers[0]
+        used = tokens_of(first.text)
+        is_cut = used > call.max_tokens
+        logprobs = _logprobs(first.text, first.chances, call.top_logprobs)
+        part = {"type": "output_text", "text": first.text, "annotations": []}
+        if logprobs is not None:
+            part["logprobs"] = logprobs["content"]
+        status = "incomplete" if is_cut else "completed"
+        message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": status, "content": [part]}
+        return orjson.dumps(
+            {
+                "id": f"resp_{number}",
+                "object": "response",
+                "created_at": 1_700_000_000,
+                "status": status,
+                "error": None,
+                "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+                "model": call.model,
+                "output": [{"id": f"rs_{number}", "type": "reasoning", "summary": []}, message],
+                "parallel_tool_calls": True,
+                "tool_choice": "auto",
+                "tools": [],
+                "usage": {
+                    "input_tokens": call.input_tokens,
+                    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                    "output_tokens": used,
+                    "output_tokens_details": {"reasoning_tokens": 0},
+                    "total_tokens": call.input_tokens + used,
+                },
+                **({"service_tier": call.service_tier} if call.service_tier else {}),
+            }
+        )
+
+
 class Anthropic:
     name = "anthropic"
 
@@ -544,6 +597,7 @@ class SimulatedProvider:
     """
 
     openai: WireFormat = OpenAI()
+    responses: WireFormat = Responses()
     anthropic: WireFormat = Anthropic()
 
     def __init__(
@@ -609,6 +663,8 @@ class SimulatedProvider:
         path = request.raw_path.partition("?")[0]
         if path.endswith("/chat/completions"):
             wire = self.openai
+        elif path.endswith("/responses"):
+            wire = self.responses
         elif path.endswith("/messages"):
             wire = self.anthropic
         else:

@@ -24,6 +24,17 @@ def ended(dialect: str, body: dict[str, Any], call: ParsedCall, reasoning: int, 
             ends = {"refusal": "refusal", "filtered": "content_filtered"}
             body["stop_reason"] = ends.get(fault or "", "max_tokens")
         return orjson.dumps(body)
+    if dialect == "responses":
+        usage["output_tokens"] = call.max_tokens if silent else usage["output_tokens"] + reasoning
+        usage["total_tokens"] = usage["input_tokens"] + usage["output_tokens"]
+        usage["output_tokens_details"] = {"reasoning_tokens": min(reasoning, usage["output_tokens"])}
+        if silent:
+            part = {"type": "refusal", "refusal": "I cannot help with that."}
+            body["output"] = [{"type": "message", "role": "assistant", "content": [part] if fault == "refusal" else []}]
+            reason = {"refusal": None, "filtered": "content_filter"}.get(fault or "", "max_output_tokens")
+            body["status"] = "incomplete" if reason else "completed"
+            body["incomplete_details"] = {"reason": reason} if reason else None
+        return orjson.dumps(body)
     count = len(body["choices"])
     used = call.max_tokens * count if silent else usage["completion_tokens"] + reasoning * count
     usage["completion_tokens"], usage["total_tokens"] = used, usage["prompt_tokens"] + used
@@ -208,5 +219,6 @@ def cached_usage(dialect: str, body: dict[str, Any], cached: CachedTokens) -> by
         usage["input_tokens"] = max(0, usage["input_tokens"] - cached.read - cached.written)
         usage |= {"cache_read_input_tokens": cached.read, "cache_creation_input_tokens": cached.written}
     else:
-        usage["prompt_tokens_details"] = {"cached_tokens": cached.read}
+        name = "input_tokens_details" if dialect == "responses" else "prompt_tokens_details"
+        usage[name] = {"cached_tokens": cached.read}
     return orjson.dumps(body)

@@ -43,7 +43,7 @@ from lab.provider.batches import BatchServer, Invoice, Made
 from lab.provider.budgets import DIALECTS
 from lab.provider.faults import ANSWER_FAULTS, BATCH_FAULTS, BODY_FAULTS, END_FAULTS
 from lab.provider.perception import Biases, PerceivingJudge, Perception
-from lab.provider.wire import AccountFormat, AnthropicAccount, OpenAIAccount
+from lab.provider.wire import AccountFormat, AnthropicAccount, OpenAIAccount, ResponsesAccount
 
 
 class CallMeter:
@@ -136,7 +136,8 @@ class CallRecord:
 _FAILURES = (500, 502, 503, 504)
 _LONGEST_FAILURE_S = 2.0
 _ANSWERS_KEPT = 100
-_OPENAI, _ANTHROPIC = OpenAIAccount(), AnthropicAccount()
+_OPENAI, _RESPONSES, _ANTHROPIC = OpenAIAccount(), ResponsesAccount(), AnthropicAccount()
+_FORMATS: Mapping[str, AccountFormat] = {api.name: api for api in (_OPENAI, _RESPONSES, _ANTHROPIC)}
 
 
 class _Lane:
@@ -161,6 +162,7 @@ class SimulatedAccount(SimulatedProvider):
     """The server, in this process: `async with SimulatedAccount(config) as sim: ... sim.base_url`."""
 
     openai = _OPENAI
+    responses = _RESPONSES
     anthropic = _ANTHROPIC
 
     def __init__(self, config: SimulatedConfig | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -297,7 +299,7 @@ class SimulatedAccount(SimulatedProvider):
 
     async def serve(self, request: web.BaseRequest, wire: WireFormat, call: ParsedCall) -> web.StreamResponse:
         """Serve a call; one of a `deaf` provider even after the caller has hung up."""
-        dialect = _ANTHROPIC if wire is _ANTHROPIC else _OPENAI
+        dialect = _FORMATS[wire.name]
         lane = self._lanes.get(call.model, self._default)
         if not lane.behaviour.deaf:
             return await self._serve(request, dialect, call, lane)
@@ -437,7 +439,7 @@ class SimulatedAccount(SimulatedProvider):
         limited = lane.limits.admit(dialect.charge(call), now)
         if limited is None:
             return None
-        if dialect is _OPENAI and lane.limits.requests:
+        if dialect is not _ANTHROPIC and lane.limits.requests:
             lane.limits.requests.burn(1, now)
         return 429, limited
 
@@ -451,7 +453,7 @@ class SimulatedAccount(SimulatedProvider):
                 headers["retry-after"] = behaviour.retry_after_value
             elif behaviour.retry_after:
                 headers["retry-after"] = str(max(1, math.ceil(why.wait_s)))
-                if dialect is _OPENAI:
+                if dialect is not _ANTHROPIC:
                     headers["retry-after-ms"] = str(math.ceil(why.wait_s * 1000))
         return self._error(dialect, lane, status, why.reason, headers, wait_s=why.wait_s)
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from dicast.app.providers.simulated import Anthropic, OpenAI, ParsedCall, WireFormat
+from dicast.app.providers.simulated import Anthropic, OpenAI, ParsedCall, Responses, WireFormat
 from lab.provider.account import Level, Limits
 from lab.provider.budgets import duration, instant
 
@@ -78,6 +78,10 @@ class OpenAIAccount(OpenAI):
 
     def headers(self, limits: Limits, now: float, unix_s: float) -> dict[str, str]:
         return openai(limits, now)
+
+
+class ResponsesAccount(Responses, OpenAIAccount):
+    """OpenAI's Responses API, with an account behind it."""
 
 
 class AnthropicAccount(Anthropic):

@@ -112,7 +112,10 @@ def test_defaults_follow_from_who_answers(lines, expected):
             '[pools.p]\nprovider = "openai"\ndialect = "antropic"',
             "pool 'p': dialect must be one of openai, anthropic, got 'antropic'; did you mean 'anthropic'?",
         ),
-        ('[pools.p]\nprovider = "local"\nzzz = 1', "pool 'p': unknown key 'zzz'; there are provider, dialect, model, "),
+        (
+            '[pools.p]\nprovider = "local"\nzzz = 1',
+            "pool 'p': unknown key 'zzz'; there are provider, dialect, api, ",
+        ),
         ('[pools.p]\nprovidr = "openai"', "pool 'p': unknown key 'providr'; did you mean 'provider'?"),
         ('[pools.p]\nprovider = "openai"', "pool 'p': model is missing"),
         ('[pools.p]\nprovider = "openai"\nmodel = ""', "pool 'p': model must be a printable text"),
