@@ -73,7 +73,7 @@ class SimGatherer(Gatherer):
     def differs(self, ref: PageRef) -> None:
         raise NotImplementedError
 
-    def _filed(self, *given: Any, **more: Any) -> Report:
+    def _write_files(self, *given: Any, **more: Any) -> Report:
         if self.full():
             raise OSError(NO_SPACE, os.strerror(NO_SPACE), "results")
         return super()._write_files(*given, **more)
