@@ -273,7 +273,12 @@ def failed_call(failure: ProviderFailure, prepared: PreparedCall, latency_s: flo
 
 def read_reply(call: Call, reply: ChatReply, prepared: PreparedCall, latency_s: float) -> Outcome:
     """Return how a call ended that the provider has answered."""
-    opinions = _opinions(call, reply, prepared.nonce)
+    if call.answers > 1:
+        opinions = _opinions(call, reply, prepared.nonce)
+    else:
+        opinions = (_read_batch if call.batched else _read_single)(call, reply, prepared.nonce)
+        if call.agent.score_from == "logprobs" and not isinstance(opinions, ProviderFailure):
+            opinions = _with_expected(call, reply, prepared.nonce, opinions)
     used = reply.usage
     most = None if used is not None and (used.input_tokens or used.output_tokens) else _bound(prepared.request)
     if isinstance(opinions, ProviderFailure):
@@ -283,14 +288,9 @@ def read_reply(call: Call, reply: ChatReply, prepared: PreparedCall, latency_s: 
 
 
 def _opinions(call: Call, reply: ChatReply, nonce: str) -> dict[Claim, Judgment] | ProviderFailure:
-    """Return the opinions in a call's answers, of which each goes to one replicate, as far as they can be read; how it
-    failed if there are none."""
+    """Return the opinions in a call's several answers, of which each goes to one replicate, as far as they can be read;
+    how it failed if there are none."""
     read_one = _read_batch if call.batched else _read_single
-    if call.answers == 1:
-        judgments = read_one(call, reply, nonce)
-        if call.agent.score_from != "logprobs" or isinstance(judgments, ProviderFailure):
-            return judgments
-        return _with_expected(call, reply, nonce, judgments)
     opinions: dict[Claim, Judgment] = {}
     failure: ProviderFailure | None = None
     unanswered = deque(call.by_replicate.values())

@@ -88,7 +88,7 @@ class Call:
 
     def replicate_of(self, claim: Claim) -> int:
         """Return the replicate of a claimed unit."""
-        return self.replicate if self.answers == 1 else self.lane.unit(claim.position).replicate
+        return self.lane.unit(claim.position).replicate
 
     @cached_property
     def batched(self) -> bool:
@@ -126,6 +126,8 @@ class Call:
 
     def dimension(self, claim: Claim) -> Dimension:
         """Return the dimension that a claimed unit asks about."""
+        if len(self.dimensions) == 1:
+            return self.dimensions[0]
         dimension = self.job.spec.dimensions[self.lane.unit(claim.position).dimension]
         return dimension if self.item.criteria is None else dimension.asked_about(self.item.criteria)
 
@@ -152,7 +154,7 @@ class Call:
             judge=self.agent.name,
             criterion_id=dimension.id,
             item_id=self.item.id,
-            replicate=self.replicate_of(claim),
+            replicate=self.replicate if self.answers == 1 else self.replicate_of(claim),
             swapped=self.swapped,
             score=verdict.expected if is_expected else score,
             answer_score=verdict.score if is_expected else None,

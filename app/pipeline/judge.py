@@ -245,7 +245,8 @@ class Judge:
             else:
                 outcome = await self._reason_not_to_call(call, leased=lease is not None)
             if outcome is None:
-                call = self.without_dropped(call)
+                if self._fail_fast.left_out(call.job, call.pool, self._models.model(call.deployment)):
+                    call = self.without_dropped(call)
                 outcome = await self._caller.call(call, lease)
             if lease is not None:
                 lease.release()  # before anything is written: other units wait for it
