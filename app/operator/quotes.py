@@ -206,7 +206,7 @@ class _Kept:
             unit = lane.unit(position)
             item = items[unit.item]
             batched = lane.batched and item.probe != SINGLE
-            grouped = lane.grouped and (batched or not lane.batched)
+            grouped = batched or (lane.together > 1 and not lane.batched)
             hits = self.hits[job.agents[unit.agent].name, job.dimensions[unit.dimension].id, _probe_of(item)]
             hits.units += 1
             if not grouped:

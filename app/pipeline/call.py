@@ -417,7 +417,7 @@ def _request(call: Call, model: str, prompt: Prompt, images: Sequence[ImagePart]
         model=model,
         system=prompt.system,
         user=prompt.user,
-        max_tokens=max(prompt.max_tokens, call.claims[0].room // call.answers),
+        max_tokens=max(prompt.max_tokens, call.claims[0].room // call.most_answers),
         temperature=None if "temperature" in call.dropped else call.agent.temperature,
         params=call.agent.parameters(call.replicate),
         dropped=call.dropped,

@@ -75,6 +75,11 @@ class Call:
             claims.setdefault(self.lane.unit(claim.position).replicate, []).append(claim)
         return claims
 
+    @property
+    def most_answers(self) -> int:
+        """The number of answers that its message asks for if none of its units has ended."""
+        return self.lane.together if self.token.batch else 1
+
     @cached_property
     def answers(self) -> int:
         """The number of answers that the call asks for."""
@@ -126,7 +131,7 @@ class Call:
 
     def dimension(self, claim: Claim) -> Dimension:
         """Return the dimension that a claimed unit asks about."""
-        if len(self.dimensions) == 1:
+        if len(self.dimensions) == 1 and not self.batched:  # else the unit may be one that gets no call
             return self.dimensions[0]
         dimension = self.job.spec.dimensions[self.lane.unit(claim.position).dimension]
         return dimension if self.item.criteria is None else dimension.asked_about(self.item.criteria)

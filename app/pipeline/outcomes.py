@@ -309,7 +309,7 @@ class Outcomes:
             call, decision.delay_s, f"waits {wait_s:.1f} s after {failure.kind}: {failure.message}", counters,
             spent=int(decision.spends == "attempt"), requeued=int(decision.spends == "requeue"),
             probe=decision.spends == "nothing",
-            room=self._room(call) * call.answers if failure.kind is FailureKind.OUT_OF_TOKENS else 0,
+            room=self._room(call) * call.most_answers if failure.kind is FailureKind.OUT_OF_TOKENS else 0,
         )  # fmt: skip
 
     async def _cut(self, call: Call, cut: Cut) -> NextSteps:

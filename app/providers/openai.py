@@ -186,14 +186,17 @@ class OpenAIProvider:
             "messages": messages,
             self._max_tokens_field: request.max_tokens,
         }
+        self._add_options(body, request)
+        if (schema := self._schema(request)) is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def _add_options(self, body: dict[str, Any], request: ChatRequest) -> None:
         if self.caches and request.shared:
             body["prompt_cache_key"] = exchange.cache_key(request)
         self._options.add(body, request)
         if request.service_tier:
             body["service_tier"] = request.service_tier
-        if (schema := self._schema(request)) is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body
 
     def _schema(self, request: ChatRequest) -> dict[str, Any] | None:
         """Return the answer's schema as the API takes it; None without one."""
@@ -239,13 +242,9 @@ class ResponsesProvider(OpenAIProvider):
         }
         if request.system:
             body["instructions"] = request.system
-        if self.caches and request.shared:
-            body["prompt_cache_key"] = exchange.cache_key(request)
-        self._options.add(body, request)
+        self._add_options(body, request)
         if body.pop("logprobs", False):
             body["include"] = ["message.output_text.logprobs"]
-        if request.service_tier:
-            body["service_tier"] = request.service_tier
         if (schema := self._schema(request)) is not None:
             body.setdefault("text", {})["format"] = {"type": "json_schema", **schema}
         return body

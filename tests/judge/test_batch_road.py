@@ -26,13 +26,14 @@ UNITS = 12
 
 async def opened(
     bench: Any, job: Any = None, *, batched: bool = False, units: int = UNITS, extra: Any = None, road: Any = "batch",
-    bounds: Bounds = UNBOUNDED,
+    bounds: Bounds = UNBOUNDED, answers: int = 1,
 ) -> PageRef:  # fmt: skip
     """A started job whose one page goes by batches."""
     job = job or a_job(items=UNITS, dimensions=1)
     count = len(job.agents)
-    plan = lanes([("p",)] * count, len(job.dimensions), 1, [batched] * count, None, [road] * count)
-    bench.client.submit(job, plan, len(job.items) * count * len(job.dimensions), extra or {})
+    most = [answers] * count
+    plan = lanes([("p",)] * count, len(job.dimensions), job.rounds, [batched] * count, None, [road] * count, most)
+    bench.client.submit(job, plan, len(job.items) * count * len(job.dimensions) * job.rounds, extra or {})
     await bench.one.start(job.id, 5, bounds=bounds)
     ref = PageRef(job.id, bench.incarnation(job.id), 0, 0)
     items = dict(enumerate(await bench.one.items(job.id, range(len(job.items)))))
@@ -332,6 +333,21 @@ async def test_all_dimensions_of_an_item_in_one_request(bench: Any, desk: Any, s
     assert [len(kept.requests) for kept in shelf.batches.values()] == [3]
     counters = bench.client.status("j").counters
     assert (counters["scored"], counters["calls"]) == (6, 3)
+
+
+async def test_all_replicates_of_a_question_in_one_request(bench: Any, desk: Any, shelf: Shelf) -> None:
+    def answers(request: ChatRequest) -> ChatReply:
+        assert request.answers == 4
+        return replace(good(request), others=[good(request)] * 3, choices=4)
+
+    ref = await opened(bench, a_job(items=3, dimensions=1, replicates=4), answers=4)
+    road = Road(bench, desk(Scripted()), shelf, Clock())
+    shelf.reply = answers
+    await wanted(road, ref)
+    await road.until_idle()
+    assert [len(kept.requests) for kept in shelf.batches.values()] == [3]
+    counters = bench.client.status("j").counters
+    assert (counters["scored"], counters["calls"]) == (12, 3)
 
 
 async def test_a_cap_holds_over_batches(bench: Any, desk: Any, shelf: Shelf) -> None:

@@ -76,6 +76,12 @@ def unit(dimension: str = "d0", attempts: int = 3) -> dict[str, object]:
     }
 
 
+def test_a_unit_that_gets_no_call_is_about_its_own_dimension():
+    call, other = a_call(claims=1), a_call().claims[1]
+    assert [dimension.id for dimension in call.dimensions] == ["d0"]
+    assert call.dimension(other).id == "d1"
+
+
 def test_a_score_goes_into_the_ledger_with_all_that_the_call_brought():
     call = a_call()
     verdict, usage = Judgment(7, "So.", ("a quote",)), Usage(input_tokens=3, output_tokens=4)

@@ -118,6 +118,14 @@ async def test_a_server_that_ignores_n_is_asked_for_one_answer_at_a_time(bench, 
     assert (dropped.name, dropped.message) == ("n", "8 answers were asked for in one call, and fewer came")
 
 
+async def test_what_was_never_asked_is_asked_where_each_call_may_be_made_once(page8):
+    async with account(most_answers=1) as sim:
+        at = await page8(sim, items=1, spend="at_most_once")
+        await at.all_of_it("b0")
+        assert sim.stats()["calls"] == 8
+    assert at.counters["scored"] == 8
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("words", ["openai", "mistral", "tgi", "gemini"])
 async def test_a_server_that_refuses_n_is_asked_for_one_answer_at_a_time(page8, words, strict):
