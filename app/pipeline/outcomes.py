@@ -188,7 +188,8 @@ class Outcomes:
             return earlier
         rest = [claim for claim in call.claims if claim not in answer.opinions]
         if answer.ignored:
-            steps = await self._not_asked_together(call, call.of(rest), answer, unwritten)
+            await self._drop_ignored(call, answer.ignored)
+            steps = await self._one_by_one(call.of(rest), unwritten, unpaid=True, counts=earlier.counts)
         elif self._is_final(call):
             refused = ProviderFailure(FailureKind.MALFORMED, "answer refused", status_code=200)
             counters = failure_counters(refused) | {"calls": 0} | unwritten
@@ -197,15 +198,12 @@ class Outcomes:
             steps = await self._one_by_one(call.of(rest), unwritten, spent=1, counts=earlier.counts)
         return steps.following(earlier)
 
-    async def _not_asked_together(
-        self, call: Call, rest: Call, answer: Answered, counters: dict[str, int]
-    ) -> NextSteps:  # fmt: skip
-        """Have replicates asked for one by one at a model that has answered one call with one answer."""
+    async def _drop_ignored(self, call: Call, parameter: str) -> None:
+        """Have replicates asked for one by one at a model that has given fewer answers than it was asked for."""
         model = self._models.model(call.deployment)
         why = f"{call.answers} answers were asked for in one call, and fewer came"
-        failure = ProviderFailure(FailureKind.REJECTED, why, refused_params=[answer.ignored])
+        failure = ProviderFailure(FailureKind.REJECTED, why, refused_params=[parameter])
         await self._fail_fast.drop(call.job, call.pool, model, failure)
-        return await self._one_by_one(rest, counters, unpaid=True)
 
     def _is_final(self, call: Call) -> bool:
         """Whether dimensions that are missing from a batch's answer are not asked for again."""
