@@ -37,10 +37,10 @@ def warmed(cluster, *options, workers=1, **settings):
 
 
 def ended(cluster, job):
-    """The job's id and report, and how long it took by the store's clock: the least of three runs, for what else the
+    """The job's id and report, and how long it took by the store's clock: the least of ten runs, for what else the
     machine does is not measured."""
     took_s = float("inf")
-    for _ in range(3):
+    for _ in range(10):
         cluster.provider.control(reset=True)
         job_id = cluster.submit(job)
         report = cluster.report(job_id)
