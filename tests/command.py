@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dicast.app.cli.main import main
+from tests import processes
 
 ROOT = Path(__file__).parents[1]
 JOB = {
@@ -53,11 +54,7 @@ def environ(tmp_path: Path, redis_url: str) -> dict[str, str]:
 @pytest.fixture
 def dicast(tmp_path: Path, environ: dict[str, str]) -> Dicast:
     def run(*arguments: str, stdin: str = "", **settings: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "dicast.app.cli.main", *arguments],
-            cwd=tmp_path, env={**environ, **settings}, input=stdin, capture_output=True, text=True, check=False,
-            timeout=180,
-        )  # fmt: skip
+        return processes.run(["dicast.app.cli.main", *arguments], {**environ, **settings}, tmp_path, stdin)
 
     return run
 

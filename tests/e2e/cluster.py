@@ -19,6 +19,7 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from tests.processes import start
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
@@ -40,10 +41,15 @@ class Simulated:
     """A simulated provider in a process of its own."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "lab.provider", "--port", "0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-        assert self.process.stdout is not None
-        self.base_url = json.loads(self.process.stdout.readline())["base_url"].rstrip("/").removesuffix("/v1")
+        reading, writing = os.pipe()
+        try:
+            self.process = start(
+                ["lab.provider", "--port", "0", *options], dict(os.environ), ROOT, writing, sys.__stderr__.fileno()
+            )
+        finally:
+            os.close(writing)
+        with os.fdopen(reading) as lines:
+            self.base_url = json.loads(lines.readline())["base_url"].rstrip("/").removesuffix("/v1")
 
     def stats(self) -> dict[str, Any]:
         return self._told("stats")
@@ -68,8 +74,6 @@ class Simulated:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 class Worker:
@@ -77,11 +81,9 @@ class Worker:
 
     def __init__(self, environ: dict[str, str], name: str, log: Path, *options: str) -> None:
         self.log = log
-        command = [sys.executable, "-m", "celery", "-A", "app", "worker", "-n", f"{name}@%h", *options]
+        command = ["celery", "-A", "app", "worker", "-n", f"{name}@%h", *options]
         with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                command, env=environ, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
-            )
+            self.process = start(command, environ, ROOT, file.fileno(), file.fileno())
 
     def ready(self) -> bool:
         if self.process.poll() is not None:
