@@ -194,7 +194,10 @@ def test_what_is_replaced_or_called_is_still_there(path):
 
 def foreign_names(path):
     """Underscored attributes that nothing in the file defines."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not re.search(r"\._[a-z]", text):
+        return
+    tree = ast.parse(text)
     defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     stored = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
     for node in ast.walk(tree):

@@ -188,10 +188,15 @@ def visible_opinions(job: EvaluationJob, opinions: Iterable[Mapping[str, Any]]) 
     by_unit = {(o["replicate"], o["criterion_id"], o["judge"]): o for o in opinions}
     chars = min(ARGUMENT_CHARS, max(LEAST_CHARS, TOGETHER_CHARS // max(1, len(job.agents) - 1)))
     places = {name: at for at, name in enumerate(scales)}
+    chief = job.chief
+    others = [agent.name for agent in job.agents if agent.name != chief]
+    numbers: dict[tuple[str, int], dict[str, int]] = {}
     visible = []
     for (round, criterion, judge), opinion in by_unit.items():
-        others = [agent.name for agent in job.agents if agent.name != job.chief]
-        number = 1 + _shuffled_names(others, str(opinion["item_id"]), round).index(judge)
+        item_round = str(opinion["item_id"]), round
+        if item_round not in numbers:
+            numbers[item_round] = {name: at for at, name in enumerate(_shuffled_names(others, *item_round), start=1)}
+        number = numbers[item_round][judge]
         if opinion.get("score") is None:
             visible.append(VisibleOpinion(round=round, criterion=criterion, judge=number))
             continue
