@@ -43,9 +43,7 @@ class Simulated:
     def __init__(self, *options: str) -> None:
         reading, writing = os.pipe()
         try:
-            self.process = start(
-                ["lab.provider", "--port", "0", *options], dict(os.environ), ROOT, writing, sys.__stderr__.fileno()
-            )
+            self.process = start(["lab.provider", "--port", "0", *options], dict(os.environ), ROOT, writing, 2)
         finally:
             os.close(writing)
         with os.fdopen(reading) as lines:
@@ -107,7 +105,7 @@ class Worker:
                 self.kill()
                 late.add_note(self.log.read_text()[-5000:])
                 raise
-        return self.process.returncode
+        return self.process.wait()
 
 
 class Cluster:
