@@ -99,6 +99,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     return min(times, default=None)
 
 
+MEASURED_CALLS = 12.0
 START_S = 0.5
 """The shortest time over which a rate is measured."""
 SOON_PART = 0.75
@@ -144,6 +145,13 @@ def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: 
     ]
     alike = rate.is_alike(level, wander(level), numbers, timescales.rtt_s, now)
     return level if alike or rate.is_early(trial, log) else None
+
+
+def accepted_rate(state: AdaptiveState, per_s: float, now: float) -> float:
+    """Return the calls accepted per second of late, `per_s` if that is less: a rate that is being raised may be far
+    above the limit, and 70 % of it above the limit, too."""
+    until = now - state.timescales.feedback_s
+    return min(per_s, state.log.accepted_per_s(until - max(state.timescales.rtt_s, MEASURED_CALLS / per_s), until))
 
 
 def rate_of(state: AdaptiveState, start: float, end: float) -> float:
@@ -246,7 +254,9 @@ class Adaptive:
         elif event.ok:
             state.timescales.record_answer(self.config, event)
         self._watch_failures(event, turned_away)
-        if trial.was_refused and state.breaker.closed:
+        if trial.was_refused and not state.breaker.closed:
+            state.told.hidden.note_refused_probe(trial, state.log)
+        elif trial.was_refused:
             if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.timescales.feedback_s):
                 trial.explained = trial.forgiven = True
             else:
@@ -357,8 +367,8 @@ class Adaptive:
         rate.on_refused(trial, state.log, now, timescales.rtt_s, longest)
         if rate.setback_at == now:
             state.noise.watch(state.log.sent_total)
-        elif doubtful and state.noise.suspects(state.log.sent_total, rate.per_s, now):
-            rate.run_at(SLOWED * rate.per_s, now)
+        elif doubtful and state.noise.suspects(state.log.sent_total, accepted_rate(state, rate.per_s, now), now):
+            rate.run_at(SLOWED * accepted_rate(state, rate.per_s, now), now)
             self._set_reason("slower, to see whether refusals come by chance")
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * timescales.rtt_s

@@ -176,12 +176,22 @@ def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> floa
 
 
 NAME = "retry-after"
+UNREPORTED = "refusals"
+"""The name of a window that no header and no `Retry-After` tells of."""
 LEAST_S = 2.0
 """The shortest wait that may name a window's end; caps ask for shorter ones."""
 AGREE_S = 0.4
 MOST_HINTS = 40
 LEAST_HINTS = 2
 DOUBT_S = 60.0
+LEAST_REFUSALS, LEAST_ALONE, DROUGHT_S = 5, 2, 2.0
+"""The refusals in a row, those of them while no other call was open, and the time that they last, after which a window
+may have been used up."""
+SHORTER_PART, OLDEST, USED_UP_PART = 0.15, 1.5, 0.1
+"""How exactly two droughts are a likely period apart; the age, in periods, up to which the last drought's end is the
+window's beginning; the part of a window that may be left when it is found used up."""
+LEAST_PROBES, MOST_PROBES = 3, 8
+"""The refused probes that prove an assumed window, and after which the wait for the next grows no longer."""
 
 
 @dataclass(slots=True)
@@ -191,6 +201,17 @@ class Hint:
     at: float
     until: float
     grain_s: float
+
+
+@dataclass(slots=True)
+class Drought:
+    """Calls sent from `first` to `last` were all refused; nothing said when calls would be accepted again. `alone` of
+    the `refusals` were of calls sent while no other was open, so that no cap refused them."""
+
+    first: float
+    last: float
+    refusals: int = 0
+    alone: int = 0
 
 
 def _period_s(left_s: float, grain_s: float) -> float:
@@ -210,6 +231,10 @@ class HiddenWindow:
     `budget` is the window, if there is one. The present window began at `opened_at`, after `opened` calls; the last
     call that found it used up was sent at `refused_at`. It is `sized` once a whole window has begun. Until
     `doubted_until` no window is assumed, because the last one was disproved.
+
+    `drought` is the present drought, if there is one; the last ended at `drought_ended_at`. An assumed window is
+    `proven` once `refused_probes` enough were refused from when it was used up to its end. It may have begun `blur_s`
+    earlier than assumed.
 
     Only refusals reveal it: the `Retry-After` of many of them points to one instant. If a cap on open calls refuses,
     every refusal names an instant of its own, such as a second from now. If a window is used up, all refusals name its
@@ -233,6 +258,12 @@ class HiddenWindow:
     refused_at: float = NEVER
     doubted_until: float = NEVER
     doubts: int = 0
+    drought: Drought | None = None
+    drought_ended_at: float = NEVER
+    refused_probes: int = 0
+    blur_s: float = 0.0
+    proven: bool = False
+    news: str = ""
 
     def note(self, trial: LoggedCall, was_refused: bool, model: str, spent: float) -> None:
         """Count an answered call; our own counter for its model stood at `spent` when it was sent."""
@@ -245,6 +276,76 @@ class HiddenWindow:
             self._follow(self.budget, before)
         self.accepted.thin()
         self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
+        if not was_refused and self.drought is not None and trial.sent_at > self.drought.first + AGREE_S:
+            self._drought_ends(self.drought, trial.sent_at)
+
+    def note_unexplained(self, trial: LoggedCall, log: CallLog) -> None:
+        """Count a refusal that nothing explains, and that does not say when calls will be accepted again."""
+        drought = self.drought = self.drought or Drought(trial.sent_at, trial.sent_at)
+        drought.first, drought.last = min(drought.first, trial.sent_at), max(drought.last, trial.sent_at)
+        drought.refusals += 1
+        drought.alone += log.open_at_provider(trial) == 0
+
+    def note_refused_probe(self, trial: LoggedCall, log: CallLog) -> None:
+        """Note that the probe of an open breaker was refused: a drought goes on, if there is one."""
+        if self.drought is not None:
+            self.note_unexplained(trial, log)
+
+    def _drought_ends(self, drought: Drought, at: float) -> None:
+        """A call sent `at` was accepted. Assume a window that began then, if the drought was one."""
+        self.drought = None
+        if (
+            at < drought.last
+            or drought.refusals < LEAST_REFUSALS
+            or drought.alone < LEAST_ALONE
+            or at - drought.first < DROUGHT_S
+        ):
+            return
+        before, self.drought_ended_at = self.drought_ended_at, at
+        if self.budget is not None and self.budget.name == UNREPORTED and not self.proven:
+            self._drop(at)
+        if at < self.doubted_until or (self.budget is not None and self.budget.name != UNREPORTED):
+            return
+        lasts_s = _period_s(drought.last - drought.first, 0.0)
+        shorter = (
+            p for p in NICE_PERIODS_S if DROUGHT_S < p < lasts_s and abs((at - before) / p - 1.0) <= SHORTER_PART
+        )
+        lasts_s = next(shorter, lasts_s)
+        began = before if at - before < OLDEST * lasts_s else at - lasts_s
+        size = self.accepted.between(began, drought.first)
+        if size < max(FEW, drought.refusals):
+            return
+        budget = self.budget = Budget(UNREPORTED, BudgetUnit.REQUESTS, self.model)
+        budget.nature.leaning, budget.nature.period_s, budget.rolls = -MOST, lasts_s, 1
+        budget.limit = budget.capacity = size
+        self.sized, self.refused_probes, self.proven, self.blur_s = True, 0, False, at - drought.last + AGREE_S
+        self._opens(budget, at)
+        self.news = f"refusals reveal a window of {lasts_s:.0f} s, {size:.0f} calls"
+
+    def _opens(self, budget: Budget, at: float) -> None:
+        """Have a window begin with a call that was sent `at`."""
+        budget.ends_at = at - 2.0 * GUARD_S
+        self.proven, self.refused_probes = self.proven or self.refused_probes >= LEAST_PROBES, 0
+        self.opened_at, self.opened = budget.opens_at, self.accepted.at(at - GUARD_S) or 0.0
+        self._follow(budget, self.opened)
+
+    def explains_unreported(self, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:
+        """Return whether a window that nothing tells of is used up, so that it explains a refusal."""
+        budget = self.budget
+        if budget is None or budget.name != UNREPORTED:
+            return False
+        opening = budget.last_opening(trial.sent_at)
+        if opening and budget.remaining(now, log) > USED_UP_PART * budget.limit + FEW:
+            return False
+        if opening:
+            self._resize(budget, trial, budget.remaining(now, log))
+            budget.ends_at = opening + budget.nature.lasts_s - GUARD_S
+        self._emptied(budget, trial, spent)
+        confirmed(budget, now, None)
+        self.refused_probes += 1
+        if not self.proven:
+            budget.trust.not_before = now + 0.5 * 2.0 ** min(self.refused_probes, MOST_PROBES)
+        return True
 
     def _follow(self, budget: Budget, before: float) -> None:
         """Update what is left of the window: its size less what was accepted since it began, after `before` calls."""
@@ -253,6 +354,7 @@ class HiddenWindow:
             return
         if opening > self.opened_at:
             self.opened_at, self.opened = opening, before
+            self.proven, self.refused_probes = self.proven or self.refused_probes >= LEAST_PROBES, 0
         budget.level = max(0.0, budget.limit - (self.total - self.opened))
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition += 1
@@ -396,19 +498,33 @@ class HiddenWindow:
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
         if advance(budget, now, log, feedback_s) and not in_refused:
+            if budget.name == UNREPORTED:
+                return self._drop(now)
             self.budget, self.sized = None, False
             return "far more calls were accepted than the window of Retry-After holds"
         after = budget.trust.test
         if after is None or after.passed <= before:
             return ""
         if in_refused:
-            self.budget, self.hints, self.sized = None, [], False
-            self.doubted_until = now + DOUBT_S * 2.0**self.doubts
-            self.doubts = min(6, self.doubts + 1)
-            return "calls were accepted before the end that Retry-After named"
+            last = log.last()
+            if budget.name == UNREPORTED and last is not None and last.sent_at > budget.opens_at - self.blur_s:
+                budget.trust.test = None
+                self._opens(budget, last.sent_at)
+                return ""
+            self.hints = []
+            return self._drop(now)
         budget.limit += after.passed - before
         budget.capacity = budget.limit
         return ""
+
+    def _drop(self, now: float) -> str:
+        """Assume no window for a while, since this one is disproved. Return what disproved it."""
+        assumed = self.budget is not None and self.budget.name == UNREPORTED
+        self.budget, self.sized, self.drought = None, False, None
+        self.doubted_until = now + DOUBT_S * 2.0**self.doubts
+        self.doubts = min(6, self.doubts + 1)
+        end = "of the assumed window" if assumed else "that Retry-After named"
+        return f"calls were accepted before the end {end}"
 
 
 SCALE_WEIGHT = 0.02
@@ -503,7 +619,14 @@ class ReportedBudgets:
     def _hidden_explains(self, event: Done, trial: LoggedCall, log: CallLog) -> bool:
         hidden, now = self.hidden, event.at
         hint = hidden.hint(trial, now, event.readings.retry_after_s, event.readings.retry_grain_s)
-        if hidden.budget is None or hint is None:
+        if hint is None:
+            if any(budget.is_low(now, log) for budget in self._believed()):
+                return False
+            if hidden.explains_unreported(trial, event.spent.requests, log, now):
+                return True
+            hidden.note_unexplained(trial, log)
+            return False
+        if hidden.budget is None:
             return False
         if hidden.explains(hint, now):
             hidden.empty(hint, trial, event.spent.requests, log, now)
@@ -540,7 +663,8 @@ class ReportedBudgets:
 
     def advance(self, now: float, log: CallLog, feedback_s: float) -> str:
         """Let time pass; returns a finding as a sentence, '' if there is none."""
-        finding = self.hidden.advance(now, log, feedback_s)
+        finding = self.hidden.advance(now, log, feedback_s) or self.hidden.news
+        self.hidden.news = ""
         for budget in self.known.values():
             if advance(budget, now, log, feedback_s):
                 budget.trust.drop(now)

@@ -181,9 +181,10 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
     """Return the cap on open calls that explains the refusals since `after`; None if none does.
 
     The number open wanders with the answers' latencies, and forgets itself within a round trip. Under a rate, calls
-    are refused wherever it happens to be; under a cap, hardly any call was ever accepted at the usual refused
-    number. Needs refusals in three round trips or more: the fewer, the closer together their numbers and the further
-    apart their times must be: a rate is tried at its busiest instants, so some refusals have like numbers by chance.
+    are refused wherever it happens to be; under a cap, hardly any call was ever accepted above the usual refused
+    number, and few at it. Needs refusals in three round trips or more: the fewer, the closer together their numbers and
+    the further apart their times must be: a rate is tried at its busiest instants, so some refusals have like numbers
+    by chance.
     """
     refusals: list[LoggedCall] = []
     for trial in log.trials:
@@ -206,4 +207,6 @@ def ceiling_of(log: CallLog, after: float, now: float, feedback_s: float, rtt_s:
         if not trial.was_refused and trial.sent_at < now - feedback_s
     ]
     above = sum(1 for number in accepted if number >= level + slack)
-    return max(1, level) if above <= 0.02 * len(accepted) else None
+    at_level = sum(1 for number in accepted if number >= level)
+    refused_there = sum(1 for number in levels if number >= level)
+    return max(1, level) if above <= 0.02 * len(accepted) and at_level <= 2 * refused_there else None
