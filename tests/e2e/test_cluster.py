@@ -293,7 +293,7 @@ def test_only_nodes_with_its_labels_take_a_pools_units(cluster):
     c = cluster("--latency", "0.02", pools=TWO_REGIONS, DICAST_NODE_LABELS="disk=ssd")
     c.worker("--label", "region=us")
     assert by_name(c, "w0").labels == {"disk": "ssd", "region": "us"}
-    assert by_name(c, "w0").pools == ["sim"]
+    until(lambda: by_name(c, "w0").pools == ["sim"], "it reads its queue")
     job_id, other = c.submit(a_job(agents=1, pool="eu")), c.submit(a_job(agents=1))
     assert c.report(other)["scored"] == 10
     why = until(lambda: waiting.reason(c.app, c.app.ledger.status(job_id)), "it is said what it waits for")
@@ -306,7 +306,7 @@ def test_only_nodes_with_its_labels_take_a_pools_units(cluster):
     job["agents"][0] = {"name": "judge", "deployments": [{"pool": "sim"}, {"pool": "eu"}]}
     assert c.report(c.submit(job), 30)["calls"] == 100, "what may go elsewhere does not wait for it"
     c.worker("--label", "region=eu", "--label", "gpu=none", DICAST_NODE_ROLES="eu")
-    assert by_name(c, "w1").pools == ["eu"]
+    until(lambda: by_name(c, "w1").pools == ["eu"], "it reads its queue")
     assert c.report(job_id)["scored"] == 10
     assert {line["node"][:2] for line in c.logs() if line["event"] == "acquired" and line["job"] == job_id} == {"w1"}
     assert by_name(c, "w1").queues == ["provider.eu"], "a role is all that it reads"
