@@ -431,11 +431,12 @@ class HiddenWindow:
         lasts_s = budget.nature.lasts_s
         over = (hint.until - budget.ends_at) % lasts_s
         if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
-            shorter_s = self._shorter_period_s(hint.grain_s, lasts_s)
+            shorter_s = self._shorter_period_s(hint.grain_s, lasts_s) or self._repeated_period_s(budget, hint, trial)
             if not shorter_s:
                 return False
-            budget.nature.period_s = shorter_s
-            budget.limit = budget.capacity = max(1.0, self.accepted.between(hint.until - shorter_s, trial.sent_at))
+            budget.nature.period_s, budget.trust.test = shorter_s, None
+            began = hint.until - shorter_s - hint.grain_s
+            budget.limit = budget.capacity = max(1.0, self.accepted.between(began, trial.sent_at))
         elif self._is_longer(budget, hint, trial):
             budget.nature.period_s = hint.until - budget.ends_at
         else:
@@ -464,6 +465,16 @@ class HiddenWindow:
         periods = [period_s for period_s in NICE_PERIODS_S if 2.0 * blur_s < period_s < lasts_s]
         agreeing = (p for p in periods if all(abs(gap - p) <= blur_s for gap in gaps))
         return next(agreeing, 0.0) if len(gaps) == 2 else 0.0
+
+    def _repeated_period_s(self, budget: Budget, hint: Hint, trial: LoggedCall) -> float:
+        """Return the likely period by which the named end lies after the known one, if about as many calls were
+        accepted in between as the window holds; 0 if that is not so."""
+        gap_s, blur_s = hint.until - budget.ends_at, hint.grain_s + AGREE_S
+        accepted = self.accepted.between(budget.ends_at, trial.sent_at)
+        if abs(accepted - budget.limit) > USED_UP_PART * budget.limit + FEW:
+            return 0.0
+        periods = (p for p in NICE_PERIODS_S if 2.0 * blur_s < p < budget.nature.lasts_s and abs(gap_s - p) <= blur_s)
+        return next(periods, 0.0)
 
     def _is_longer(self, budget: Budget, hint: Hint, trial: LoggedCall) -> bool:
         """Return whether windows are longer than assumed and last from the known end to the one named now: it is
