@@ -20,8 +20,8 @@ from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episod
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
 from dicast.workers.policy.parameters import BreakerPhase
+from dicast.workers.policy.rate import MEASURE_CALLS, LearnedRate
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
-from dicast.workers.policy.rate import LearnedRate
 
 
 def directives(config: AdaptiveConfig, state: AdaptiveState, now: float) -> Directives:
@@ -99,7 +99,6 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     return min(times, default=None)
 
 
-MEASURED_CALLS = 12.0
 START_S = 0.5
 """The shortest time over which a rate is measured."""
 SOON_PART = 0.75
@@ -151,7 +150,7 @@ def accepted_rate(state: AdaptiveState, per_s: float, now: float) -> float:
     """Return the calls accepted per second of late, `per_s` if that is less: a rate that is being raised may be far
     above the limit, and 70 % of it above the limit, too."""
     until = now - state.timescales.feedback_s
-    return min(per_s, state.log.accepted_per_s(until - max(state.timescales.rtt_s, MEASURED_CALLS / per_s), until))
+    return min(per_s, state.log.accepted_per_s(until - max(state.timescales.rtt_s, MEASURE_CALLS / per_s), until))
 
 
 def rate_of(state: AdaptiveState, start: float, end: float) -> float:
@@ -254,9 +253,9 @@ class Adaptive:
         elif event.ok:
             state.timescales.record_answer(self.config, event)
         self._watch_failures(event, turned_away)
-        if trial.was_refused and not state.breaker.closed:
+        if event.was_refused and event.status != OVERLOADED and not state.breaker.closed:
             state.told.hidden.note_refused_probe(trial, state.log)
-        elif trial.was_refused:
+        if trial.was_refused and state.breaker.closed:
             if event.status != OVERLOADED and state.told.explains(event, trial, state.log, state.timescales.feedback_s):
                 trial.explained = trial.forgiven = True
             else:
@@ -365,10 +364,11 @@ class Adaptive:
         calm = now > state.overloaded_at + self.config.memory_rtts * timescales.rtt_s
         doubtful = calm and (state.noise.is_new(state.log.sent_total) or rate.per_s < rate.found_per_s)
         rate.on_refused(trial, state.log, now, timescales.rtt_s, longest)
+        accepted_per_s = accepted_rate(state, rate.per_s, now)
         if rate.setback_at == now:
             state.noise.watch(state.log.sent_total)
-        elif doubtful and state.noise.suspects(state.log.sent_total, accepted_rate(state, rate.per_s, now), now):
-            rate.run_at(SLOWED * accepted_rate(state, rate.per_s, now), now)
+        elif doubtful and state.noise.suspects(state.log.sent_total, accepted_per_s, now):
+            rate.run_at(SLOWED * accepted_per_s, now)
             self._set_reason("slower, to see whether refusals come by chance")
         if rate.setbacks >= 6:
             state.rate, state.not_a_rate_until = None, now + 4.0 * timescales.rtt_s

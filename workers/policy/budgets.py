@@ -276,7 +276,10 @@ class HiddenWindow:
             self._follow(self.budget, before)
         self.accepted.thin()
         self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
-        if not was_refused and self.drought is not None and trial.sent_at > self.drought.first + AGREE_S:
+
+    def note_answer(self, trial: LoggedCall) -> None:
+        """Note a call that was answered, which ends a drought; one that failed may never have arrived."""
+        if self.drought is not None and trial.sent_at > self.drought.first + AGREE_S:
             self._drought_ends(self.drought, trial.sent_at)
 
     def note_unexplained(self, trial: LoggedCall, log: CallLog) -> None:
@@ -568,6 +571,8 @@ class ReportedBudgets:
     def observe(self, event: Done, trial: LoggedCall) -> bool:
         """Take in an outcome's readings and tokens; returns whether there were readings, all with room for the call."""
         self.hidden.note(trial, event.was_refused, event.model, event.spent.requests)
+        if event.ok:
+            self.hidden.note_answer(trial)
         used = event.used.input_tokens + event.used.output_tokens
         if event.ok and used > 0 and event.estimated_tokens > 0:
             scale = min(SCALE_MOST, used / event.estimated_tokens)
@@ -625,13 +630,15 @@ class ReportedBudgets:
             elif reading is not None and budget.trust.is_enforced_again(log, now, feedback_s):
                 budget.trust.restore()
                 self._note(f"{budget.name} is trusted again: calls are refused for it")
-        return self._hidden_explains(event, trial, log) or explained
+        return self._hidden_explains(event, trial, log, explained=explained) or explained
 
-    def _hidden_explains(self, event: Done, trial: LoggedCall, log: CallLog) -> bool:
+    def _hidden_explains(self, event: Done, trial: LoggedCall, log: CallLog, *, explained: bool) -> bool:
+        """Return whether a window that is not reported explains a refusal. If a reported budget has `explained` it, or
+        the server is down, it is no evidence for a window that nothing tells of."""
         hidden, now = self.hidden, event.at
         hint = hidden.hint(trial, now, event.readings.retry_after_s, event.readings.retry_grain_s)
         if hint is None:
-            if any(budget.is_low(now, log) for budget in self._believed()):
+            if explained or not event.was_refused or any(budget.is_low(now, log) for budget in self._believed()):
                 return False
             if hidden.explains_unreported(trial, event.spent.requests, log, now):
                 return True

@@ -291,7 +291,7 @@ class LearnedRate:
         self.tried_at = now
         if self.told_per_s and going < 0.9 * self.per_s:
             return
-        saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor) + SAVED_FOR_TEST * self.testing
+        saved = 3.0 + 0.10 * self.per_s * max(0.0, now - self.anchor) + (SAVED_FOR_TEST if self.testing else 0.0)
         if self.keeps and self.raised_from is None and self.trying <= saved:
             step = 1.0 if self.trying < 4.0 else self.trying / 2.0
             self.trying_since = self.trying_since if self.trying else now

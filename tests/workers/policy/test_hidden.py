@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import heapq
 import math
+import random
 from collections import Counter
 
 import pytest
 
+from dicast.workers.policy.adaptive_state import AdaptiveState
 from dicast.workers.policy.budgets import HiddenWindow, Hint
+from dicast.workers.policy.calls import CallLog
 from lab.simulation.adapter import Adapter
 from lab.simulation.client import Ceiling
+from tests.workers.policy.build import done, sent
 
 ANSWER_S, REFUSAL_S = 1.0, 0.1
 
 
 def accepted_and_refused(
-    limit: int, period_s: float, over_s: float, until: float, *, named: bool = True
+    limit: int, period_s: float, over_s: float, until: float, *, named: bool = True, whole_s: bool = False
 ) -> tuple[Counter[int], int]:
     """Calls accepted in each window, and the refused ones; so much of the first window is over at the start. Refusals
-    name its end, if it is `named`."""
-    adapter, accepted, refused = Adapter(Ceiling(20), 1), Counter[int](), 0
+    name its end, if it is `named`, or the next whole second after it. With whole seconds there are more calls: up to
+    100 open ones of two seconds, and 40 a second."""
+    adapter, accepted, refused = Adapter(Ceiling(100 if whole_s else 20), 1), Counter[int](), 0
+    ticks, answer_s = (40, 2.0 * ANSWER_S) if whole_s else (20, ANSWER_S)
     coming: list[tuple[float, float, int]] = []
-    for tick in range(int(until * 20)):
-        now = tick / 20.0
+    for tick in range(int(until * ticks)):
+        now = tick / ticks
         while coming and coming[0][0] <= now:
             at, sent_at, status = heapq.heappop(coming)
             window = math.floor((sent_at + over_s) / period_s)
             end_s = (window + 1) * period_s - over_s - at
-            headers = {"retry-after-ms": f"{1000 * end_s:.0f}"} if named and status == 429 else {}
+            ends = {"retry-after": str(math.ceil(end_s))} if whole_s else {"retry-after-ms": f"{1000 * end_s:.0f}"}
+            headers = ends if named and status == 429 else {}
             adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
         if adapter.on_admit_request(now, 10.0, project="p") is True:
             window = math.floor((now + over_s) / period_s)
             passes = accepted[window] < limit
             accepted[window] += passes
             refused += not passes
-            heapq.heappush(coming, (now + (ANSWER_S if passes else REFUSAL_S), now, 200 if passes else 429))
+            heapq.heappush(coming, (now + (answer_s if passes else REFUSAL_S), now, 200 if passes else 429))
     return accepted, refused
 
 
@@ -56,6 +63,75 @@ def test_a_minute_of_which_nothing_tells_is_learned_from_its_end(limit: int, ove
     accepted, refused = accepted_and_refused(limit, 60.0, over_s, windows * 60.0 - over_s, named=False)
     assert min(accepted[number] for number in range(4, windows)) >= 0.95 * limit
     assert refused <= max(50, 0.03 * sum(accepted.values()))
+
+
+def test_a_learned_minute_refuses_no_more_calls() -> None:
+    _, first = accepted_and_refused(200, 60.0, 19.0, 4 * 60.0 - 19.0, named=False)
+    _, all_eight = accepted_and_refused(200, 60.0, 19.0, 8 * 60.0 - 19.0, named=False)
+    assert first <= 25 and all_eight == first
+
+
+@pytest.mark.parametrize("status", [500, 503, 529, 0])
+def test_a_server_that_is_down_for_a_while_has_no_window(status: int) -> None:
+    adapter, coming = Adapter(Ceiling(20), 1), list[tuple[float, float, int]]()
+    for tick in range(20 * 120):
+        now = tick / 20.0
+        while coming and coming[0][0] <= now:
+            at, sent_at, answer = heapq.heappop(coming)
+            adapter.on_response(at, answer, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
+        while adapter.on_admit_request(now, 10.0, project="p") is True:
+            up = not 30.0 <= now < 50.0
+            heapq.heappush(coming, (now + (ANSWER_S if up else REFUSAL_S), now, 200 if up else status))
+    engine = adapter.governor.state.engine
+    assert isinstance(engine, AdaptiveState)
+    assert engine.told.hidden.budget is None and engine.told.hidden.drought_ended_at < 0.0
+
+
+def test_a_call_that_fails_begins_no_window() -> None:
+    """It may never have arrived: only an answer ends a drought."""
+    window, log = HiddenWindow(), CallLog()
+    for number in range(12):
+        log.sent(sent(f"c{number}", 10.0 + number))
+        trial = log.record_outcome(done(f"c{number}", 10.2 + number, 10.0 + number, 429 if number < 11 else 500))
+        window.note(trial, trial.was_refused, "", 0.0)
+        if trial.was_refused:
+            window.note_unexplained(trial, log)
+    assert window.drought is not None and window.drought.refusals == window.drought.alone == 11
+
+
+def unreported_bucket(seed: int) -> tuple[int, int, bool]:
+    """Calls accepted and refused in 300 s by a bucket of fifty calls and five a second; whether noise was proven."""
+    chance, adapter, coming = random.Random(seed), Adapter(Ceiling(100), 1), list[tuple[float, float, int]]()
+    accepted, refused, level, filled_at, noisy = 0, 0, 50.0, 0.0, False
+    for tick in range(20 * 300):
+        now = tick / 20.0
+        while coming and coming[0][0] <= now:
+            at, sent_at, status = heapq.heappop(coming)
+            adapter.on_response(at, status, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
+        while adapter.on_admit_request(now, 10.0, project="p") is True:
+            level, filled_at = min(50.0, level + 5.0 * (now - filled_at)), now
+            passes = level >= 1.0
+            level -= passes
+            accepted, refused = accepted + passes, refused + (not passes)
+            takes_s = 2.0 * math.exp(chance.gauss(0.0, 0.4)) if passes else chance.uniform(0.1, 0.3)
+            heapq.heappush(coming, (now + takes_s, now, 200 if passes else 429))
+        engine = adapter.governor.state.engine
+        assert isinstance(engine, AdaptiveState)
+        noisy = noisy or engine.noise.share > 0.0
+    return accepted, refused, noisy
+
+
+def test_a_bucket_of_which_nothing_tells_is_seldom_taken_for_noise() -> None:
+    runs = [unreported_bucket(seed) for seed in range(6)]
+    assert sum(noisy for _, _, noisy in runs) <= 1
+    assert min(accepted for accepted, _, _ in runs) >= 0.99 * (50 + 5 * 300)
+    assert sum(refused for _, refused, _ in runs) <= 0.06 * sum(accepted for accepted, _, _ in runs)
+
+
+def test_a_shorter_window_that_repeats_is_known_after_its_second_end() -> None:
+    accepted, refused = accepted_and_refused(100, 10.0, 1.0, 79.0, whole_s=True)
+    assert refused <= 10
+    assert min(accepted[number] for number in range(8)) == 100
 
 
 def test_a_longer_window_of_which_nothing_tells_is_learned_too() -> None:
