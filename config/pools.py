@@ -151,7 +151,7 @@ def _project_max(value: Any) -> dict[str, Any]:
 
 
 PRICED = ("input", "output", "cached_input", "cache_write")
-PRICE_KEYS = (*PRICED, "batch", "flex", "currency", "date")
+PRICE_KEYS = (*PRICED, "batch", "flex", "priority", "currency", "date")
 
 
 def _price(value: Any) -> dict[str, dict[str, Any]]:

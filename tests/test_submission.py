@@ -33,6 +33,16 @@ param_names = { seed = "", temperature = "heat" }
 provider = "simulated"
 params = ["reasoning"]
 param_names = { effort = "reasoning.effort" }
+[pools.priced]
+provider = "simulated"
+price = { input = 1, output = 2 }
+[pools.twice]
+provider = "simulated"
+price = { input = 1, output = 2, priority = 2 }
+[pools.faster]
+provider = "simulated"
+price = { input = 1, output = 2 }
+service_tier = "priority"
 [pools.eu]
 provider = "simulated"
 labels = { region = "eu", disk = "ssd" }
@@ -187,6 +197,16 @@ def test_a_kind_of_service_is_asked_for_once(app):
     with pytest.raises(JobRefused, match=r"'a0': service_tier: must be left out where the road is flex.*'priority'"):
         app.submit(a_job(flex, road="flex"))
     assert app.submit(a_job(flex)) and app.submit(a_job({"pool": "openai"}, road="flex"))
+
+
+def test_a_better_service_is_unpriced_until_its_price_is_told(app):
+    priced = {name: [place.price is not None for place in app.prepared(a_job(agent)).places[0]] for name, agent in {
+        "usual": {"pool": "priced"}, "untold": {"pool": "priced", "service_tier": "priority"},
+        "told": {"pool": "twice", "service_tier": "priority"}, "of the pool": {"pool": "faster"},
+    }.items()}  # fmt: skip
+    assert priced == {"usual": [True], "untold": [False], "told": [True], "of the pool": [False]}
+    with pytest.raises(JobRefused, match=r"max_cost.*pool '?faster"):
+        app.prepared(a_job({"pool": "faster"}, max_cost="1"))
 
 
 def test_a_job_whose_time_is_over_before_it_begins_is_refused(app):

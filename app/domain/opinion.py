@@ -27,11 +27,13 @@ class Usage(BaseModel):
 
 class CallUsage(Usage):
     """The tokens of a whole call, in which parts of the input were read from the provider's cache or written to it, or
-    a part of the output was hidden reasoning."""
+    a part of the output was hidden reasoning. `service_tier` is the kind of service that answered, as the provider
+    names it, "" if it does not: it may be another one than was asked for, at another price."""
 
     cached_input_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    service_tier: str = ""
 
 
 class Opinion(BaseModel):

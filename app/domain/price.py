@@ -28,6 +28,7 @@ PICO = 10**12
 MILLION = 10**6
 PARTS = ("input", "output", "cached_input", "cache_write")
 VARIANTS = ("batch", "flex")
+SHARES = (*VARIANTS, "priority")
 MOST = 9_007 * PICO
 """More is not exact in the store's scripts."""
 HIDDEN_TOKENS = 1024
@@ -59,7 +60,8 @@ class TokenRates(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Price:
     """What a model's tokens cost. `tiers` are the rates of calls with more input tokens than their first number,
-    ascending. `batch` and `flex` are the shares of the price that these kinds of service cost, None where unknown.
+    ascending. `batch`, `flex` and `priority` are the shares of the price that these kinds of service cost, such as 0.5
+    or 2, None where unknown.
     `source` says who told the price, `date` as of when."""
 
     rates: TokenRates
@@ -69,6 +71,7 @@ class Price:
     tiers: tuple[tuple[int, TokenRates], ...] = ()
     batch: Decimal | None = None
     flex: Decimal | None = None
+    priority: Decimal | None = None
 
     def cost(self, usage: Usage) -> int:
         """Return what a call costs that took these tokens, in picos."""
@@ -77,6 +80,15 @@ class Price:
             if usage.input_tokens > above:
                 rates = higher
         return rates.cost(usage)
+
+    def by_road(self, road: str, tier: str = "") -> Price:
+        """Return the price of calls by a road, answered by the kind of service `tier`; "": by the one that the road
+        asks for. A kind whose share is not known costs the whole price."""
+        if road == "batch":
+            return self.of_service(self.batch)
+        if tier == "priority":
+            return self.of_service(self.priority)
+        return self.of_service(self.flex) if (tier or road) == "flex" else self
 
     def of_service(self, share: Decimal | None) -> Price:
         """Return the price of a kind of service that costs this share of it, rounded up to whole picos; where the share
@@ -100,34 +112,51 @@ class Price:
         return {
             "rates": list(self.rates), "currency": self.currency, "date": self.date, "source": self.source,
             "tiers": [[above, list(rates)] for above, rates in self.tiers],
-            **{name: str(share) for name in VARIANTS if (share := getattr(self, name)) is not None},
+            **{name: str(share) for name in SHARES if (share := getattr(self, name)) is not None},
         }  # fmt: skip
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        shares = {name: Decimal(fields[name]) for name in VARIANTS if name in fields}
+        shares = {name: Decimal(fields[name]) for name in SHARES if name in fields}
         tiers = tuple((above, TokenRates(*rates)) for above, rates in fields["tiers"])
         return cls(
             TokenRates(*fields["rates"]), fields["currency"], fields["date"], fields["source"], tiers,
-            shares.get("batch"), shares.get("flex"),
+            **shares,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place where a judge may be asked, with its price as it was when the job was submitted; None: unpriced."""
+    """A place where a judge may be asked, with its price as it was when the job was submitted; None: unpriced. `tier`
+    is the kind of service that its calls ask for, "" if they ask for none."""
 
     pool: str
     model: str
     price: Price | None = None
+    tier: str = ""
+
+    def price_by(self, road: str, answered: str = "") -> Price | None:
+        """Return the price of a call by a road; `answered` is the kind of service that answered it, if it is known."""
+        requested = "" if road == "flex" else self.tier
+        return None if self.price is None else self.price.by_road(road, answered or requested)
+
+    def highest_by(self, road: str) -> tuple[int, int]:
+        """Return the most that one token of input and one of output may cost by a road, in picos; 0 if unpriced. A call
+        that asks for flex may be answered by the usual service, at its price."""
+        prices = [self.price_by(road), self.price if road == "flex" else None]
+        highest = [price.highest for price in prices if price is not None]
+        return max((most for most, _ in highest), default=0), max((most for _, most in highest), default=0)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"pool": self.pool, "model": self.model, "price": self.price and self.price.as_dict()}
+        tier = {"tier": self.tier} if self.tier else {}
+        return {"pool": self.pool, "model": self.model, "price": self.price and self.price.as_dict(), **tier}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         price = fields["price"]
-        return cls(fields["pool"], fields["model"], None if price is None else Price.from_dict(price))
+        return cls(
+            fields["pool"], fields["model"], None if price is None else Price.from_dict(price), fields.get("tier", "")
+        )
 
 
 def checked_amount(value: Any) -> str:
@@ -182,10 +211,10 @@ def price_from_table(table: Mapping[str, Any], source: str) -> Price:
     if missing := [name for name in ("input", "output") if name not in rates]:
         raise ValueError(f"{missing[0]} is missing")
     of_input = {name: rates.get(name, rates["input"]) for name in ("cached_input", "cache_write")}
-    shares = {name: _share(name, table[name]) for name in VARIANTS if name in table}
+    shares = {name: _share(name, table[name]) for name in SHARES if name in table}
     return Price(
         TokenRates(rates["input"], rates["output"], **of_input), str(table.get("currency", "USD")),
-        str(table.get("date", "")), source, (), shares.get("batch"), shares.get("flex"),
+        str(table.get("date", "")), source, (), **shares,
     )  # fmt: skip
 
 
@@ -220,8 +249,9 @@ class Bound(NamedTuple):
     input_tokens: int
     output_tokens: int
 
-    def cost(self, price: Price) -> int:
-        of_input, of_output = price.highest
+    def cost(self, highest: tuple[int, int]) -> int:
+        """Return what it costs at most, at the most that a token of input and of output costs."""
+        of_input, of_output = highest
         return self.input_tokens * of_input + self.output_tokens * of_output
 
 
@@ -262,12 +292,12 @@ def _price_of_list(info: ModelInfo, standard: ModelPrice, now: datetime) -> Pric
         tiers = tuple((at, TokenRates(*(_per_token("price", _at(part, at + 1)) for part in parts))) for at in starts)
     except ValueError:
         return None
-    shares = {name: _listed_share(info, standard, name, now) for name in VARIANTS}
+    shares = {name: _listed_share(info, standard, name, now) for name in SHARES}
     try:
         release = version("genai-prices")
     except PackageNotFoundError:
         release = ""
-    return Price(rates, "USD", "", f"genai-prices {release}", tiers, shares["batch"], shares["flex"])
+    return Price(rates, "USD", "", f"genai-prices {release}", tiers, **shares)
 
 
 def _field(price: ModelPrice, name: str, default: Any) -> Any:

@@ -95,10 +95,7 @@ class Cell:
     @property
     def price(self) -> Price | None:
         """It holds what its tokens cost by its road; None: unpriced."""
-        price = self.place.price
-        if price is None or self.road == "online":
-            return price
-        return price.of_service(price.batch if self.road == "batch" else price.flex)
+        return self.place.price_by(self.road)
 
     @property
     def name(self) -> CellName:

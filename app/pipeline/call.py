@@ -312,10 +312,11 @@ def _beyond_reservation(call: Call, request: ChatRequest) -> Outcome | None:
     """Return how a call of a job with caps or budgets ends that may take more than is reserved, or at another price, or
     at none; None if it takes no more."""
     for budget in call.budgets:
-        if (objection := budget.objection(Place(call.pool, call.priced_model, call.price))) is not None:
+        if (objection := budget.objection(call.place or Place(call.pool, ""))) is not None:
             why = f"{objection}; prices are those of the job's submission"
             return Failed(ProviderFailure(FailureKind.REJECTED, why, reached=False), was_made=False)
-    if (call.job.spec.max_cost is not None or call.budgets) and request.model != call.priced_model:
+    priced_model = call.place.model if call.place is not None else ""
+    if (call.job.spec.max_cost is not None or call.budgets) and request.model != priced_model:
         why = f"the pool's model is {request.model!r} now, and no price of it was taken when the job was submitted"
         return Failed(ProviderFailure(FailureKind.REJECTED, why, reached=False), was_made=False)
     needed = _bound(request).input_tokens

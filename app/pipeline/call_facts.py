@@ -23,7 +23,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import CallUsage, ErrorKind, EvaluationError, FailureKind, Opinion, Usage
 from dicast.app.domain.panel import Agent, Deployment, unswapped_score
 from dicast.app.domain.plan import DroppedParameter, Lane, Stop, batch_label, place
-from dicast.app.domain.price import Bound, Price
+from dicast.app.domain.price import Bound, Place
 from dicast.app.domain.probes import measured
 from dicast.app.domain.scoreboard import ENDED, mark_of
 from dicast.app.domain.variants import REVERSED
@@ -58,10 +58,10 @@ class Call:
     """Whether the call probes a pool that was down when the call was admitted."""
     book: str = ""
     """Where the job's books count the call: its agent and deployment (app/domain/cost.py)."""
-    price: Price | None = None
-    """What its tokens cost; None: unpriced."""
-    priced_model: str = ""
-    """The model of that price."""
+    place: Place | None = None
+    """Where it is made, with its price as of the job's submission; None: the job has no prices."""
+    road: str = "online"
+    """How it gets there: online, batch or flex."""
     dropped: frozenset[str] = frozenset()
     """The parameters that its model has refused before."""
     budgets: Sequence[MoneyBudget] = ()
@@ -470,27 +470,28 @@ def call_counters(call: Call, usage: Usage | None, most: Bound | None) -> dict[s
     A call with neither `usage` nor `most` has cost nothing. An answer that does not tell its tokens has cost an unknown
     amount, as has a call without an answer.
     """
-    book, price = f"{call.book}{int(time.time() // DAY_S)}:", call.price
+    book, place = f"{call.book}{int(time.time() // DAY_S)}:", call.place
     if usage is not None and (usage.input_tokens or usage.output_tokens):
         counters = {
             "tokens_in": usage.input_tokens, "tokens_out": usage.output_tokens, f"{book}calls": 1,
             f"{book}in": usage.input_tokens, f"{book}out": usage.output_tokens,
         }  # fmt: skip
         if isinstance(usage, CallUsage):
-            counters |= {
-                f"{book}cached": usage.cached_input_tokens,
-                f"{book}written": usage.cache_write_tokens,
-                f"{book}reasoning": usage.reasoning_tokens,
-            }
-        if price is not None:
+            parts = {
+                "cached": usage.cached_input_tokens, "written": usage.cache_write_tokens,
+                "reasoning": usage.reasoning_tokens,
+            }  # fmt: skip
+            counters |= {f"{book}{name}": tokens for name, tokens in parts.items() if tokens}
+        tier = usage.service_tier if isinstance(usage, CallUsage) else ""
+        if place is not None and (price := place.price_by(call.road, tier)) is not None:
             counters["spent"] = counters[f"{book}spent"] = price.cost(usage)
         return counters
     counters = {f"{book}calls": 1}
     if most is not None:
         tokens = most.input_tokens + most.output_tokens
         counters |= {f"{book}unknown_calls": 1, f"{book}unknown_tokens": tokens, "unknown_tokens": tokens}
-        if price is not None:
-            counters["unknown"] = counters[f"{book}unknown"] = most.cost(price)
+        if place is not None and place.price is not None:
+            counters["unknown"] = counters[f"{book}unknown"] = most.cost(place.highest_by(call.road))
     return counters
 
 

@@ -25,7 +25,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Unit
-from dicast.app.domain.price import Bound, Price
+from dicast.app.domain.price import Bound, Place
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
@@ -296,8 +296,8 @@ class Judge:
             dimensions = job.spec.dimensions if batched else [job.spec.dimensions[unit.dimension]]
             agent = job.spec.agents[unit.agent]
             bound = self._bounds[key] = bound_without_item(agent, dimensions, batch=batched, answers=answers)
-        price = _price(work, unit)
-        of_input, of_output = price.highest if price is not None else (0, 0)
+        place = _place(work, unit)
+        of_input, of_output = place.highest_by(_road(work)) if place is not None else (0, 0)
         needs = f"{bound.input_tokens},{bound.output_tokens},{of_input},{of_output}"
         return needs + "".join(budget.needs for budget in job.budgets_at(unit.agent, work.deployment))
 
@@ -349,7 +349,6 @@ class Judge:
 def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, run: Sequence[Claim]) -> Call:
     """Build the call for claimed units."""
     job, lane = work.job, work.job.lanes[work.ref.lane]
-    place = job.places[unit.agent][work.deployment] if job.places else None
     return Call(
         ref=work.ref,
         token=work.token,
@@ -363,22 +362,23 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
         ends_at=_ends_at(run),
         probe=work.probe,
         book=f"b:{unit.agent}.{work.deployment}.",
-        price=_price(work, unit),
-        priced_model=place.model if place is not None else "",
+        place=_place(work, unit),
+        road=_road(work),
         budgets=job.budgets_at(unit.agent, work.deployment),
     )
 
 
-def _price(work: _MessageWork, unit: Unit) -> Price | None:
-    """Return what a call costs at its place, by its road; None if nobody knows. Where the road is `auto`, that is by
-    whether it goes in a batch."""
-    price = work.job.places[unit.agent][work.deployment].price if work.job.places else None
-    if price is None:
-        return None
+def _place(work: _MessageWork, unit: Unit) -> Place | None:
+    """Return where a call is made; None where the job has no prices."""
+    return work.job.places[unit.agent][work.deployment] if work.job.places else None
+
+
+def _road(work: _MessageWork) -> str:
+    """Return how a call gets to its provider: of `auto`, by whether it goes in a batch."""
     road = work.job.lanes[work.ref.lane].road
     if road == "auto":
-        road = "batch" if work.batch else "online"
-    return price if road == "online" else price.of_service(price.batch if road == "batch" else price.flex)
+        return "batch" if work.batch else "online"
+    return road
 
 
 def _ends_at(claims: Sequence[Claim]) -> float:

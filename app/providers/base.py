@@ -100,9 +100,8 @@ class ChatReply:
     `structured` tells that `text` came through the structured channel (schema-constrained output or a forced
     tool's input), where judged text cannot have been echoed in place of the judge's own answer.
     `truncated` tells that the model stopped at `max_tokens`. `fingerprint` is what the provider calls the state of its
-    system that answered (`system_fingerprint`), "" if it tells none. `service_tier` is the kind of service that OpenAI
-    charges for, "" where it does not tell. `tokens` are those of the answer, () where they were not asked for or the
-    provider does not tell them.
+    system that answered (`system_fingerprint`), "" if it tells none. `tokens` are those of the answer, () where they
+    were not asked for or the provider does not tell them.
     """
 
     text: str
@@ -112,7 +111,6 @@ class ChatReply:
     truncated: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
-    service_tier: str = ""
     tokens: Sequence[Token] = ()
     others: Sequence[ChatReply] = ()
     choices: int = 1

@@ -178,20 +178,21 @@ class UsageKeys(NamedTuple):
     total: str = ""
 
 
-def usage(value: Any, keys: UsageKeys) -> Usage:
+def usage(value: Any, keys: UsageKeys, tier: Any = None) -> Usage:
     """Return the tokens as reported; missing, negative and absurd numbers count as 0, and a part is never more than its
     whole. What a total has beyond input and output is output: xAI and Gemini count reasoning, which they charge for,
-    there alone."""
+    there alone. `tier` is the kind of service that answered, as reported."""
+    service = model(tier, "")
     report = value if isinstance(value, dict) else {}
     whole, output = sum(_tokens(report.get(key)) for key in keys.input), _tokens(report.get(keys.output))
-    if len(report) <= 2:  # no parts are told
+    if len(report) <= 2 and not service:  # no parts are told
         return Usage(input_tokens=whole, output_tokens=output)
     if whole:
         output = max(output, _tokens(report.get(keys.total)) - whole)
     cached = min(whole, _part(report, keys.cached))
     written = min(whole - cached, _part(report, keys.written))
     reasoning = min(output, _part(report, keys.reasoning))
-    if not (cached or written or reasoning):
+    if not (cached or written or reasoning or service):
         return Usage(input_tokens=whole, output_tokens=output)
     return CallUsage(
         input_tokens=whole,
@@ -199,6 +200,7 @@ def usage(value: Any, keys: UsageKeys) -> Usage:
         cached_input_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=reasoning,
+        service_tier=service,
     )
 
 

@@ -212,7 +212,7 @@ class OpenAIProvider:
             raise MalformedBody("an error instead of an answer")
         if not isinstance(choices, list) or not choices:
             raise MalformedBody("no choices")
-        used = exchange.usage(body.get("usage"), _USAGE)
+        used = exchange.usage(body.get("usage"), _USAGE, body.get("service_tier"))
         replies, refusals = list[ChatReply](), list[MalformedBody]()
         for choice in choices[: request.answers]:
             try:
@@ -253,7 +253,7 @@ class ResponsesProvider(OpenAIProvider):
         body = exchange.decode(response.content)
         if exchange.error_in(body) is not None:
             raise MalformedBody("an error instead of an answer")
-        usage = exchange.usage(body.get("usage"), _RESPONSES_USAGE)
+        usage = exchange.usage(body.get("usage"), _RESPONSES_USAGE, body.get("service_tier"))
         parts = _message_parts(body.get("output"))
         content = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
         if not content and any(part.get("refusal") for part in parts):
@@ -270,7 +270,6 @@ class ResponsesProvider(OpenAIProvider):
             structured=self._is_structured(request),
             truncated=is_cut,
             headers=rate_limit_headers(response.headers),
-            service_tier=exchange.model(body.get("service_tier"), ""),
             tokens=_tokens({"content": entries}),
         )
 
@@ -345,7 +344,6 @@ def _choice(
         structured=structured,
         truncated=cut,
         fingerprint=exchange.fingerprint(body.get("system_fingerprint")),
-        service_tier=exchange.model(body.get("service_tier"), ""),
         tokens=_tokens(choice.get("logprobs")) if request.logprobs else (),
     )
 

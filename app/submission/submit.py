@@ -210,12 +210,17 @@ def _left_out(survey: datasets.Survey) -> list[str]:
 def _places(job: EvaluationJob, specs: Sequence[Sequence[PoolSpec]]) -> list[list[Place]]:
     """Return where each agent may be called, with prices, by deployment. Money is the account's, whatever the model."""
     return [
-        [
-            Place(spec.account_name, model, price_of(spec, model))
-            for spec, model in zip(own, _models(agent, own), strict=True)
-        ]
+        [_place(agent, spec, model) for spec, model in zip(own, _models(agent, own), strict=True)]
         for agent, own in zip(job.agents, specs, strict=True)
     ]
+
+
+def _place(agent: Agent, spec: PoolSpec, model: str) -> Place:
+    """Return a place with its price. Calls of a better service whose price nobody has told are unpriced."""
+    price, tier = price_of(spec, model), _parameters(agent, spec).get("service_tier", "")
+    if tier == "priority" and price is not None and price.priority is None:
+        price = None
+    return Place(spec.account_name, model, price, tier)
 
 
 def _cap_fields(job: EvaluationJob, places: Sequence[Sequence[Place]]) -> dict[str, str]:

@@ -145,7 +145,7 @@ class Ear(threading.Thread):
 
 
 class Installation:
-    """Everything, started; `heal` brings it back to two workers and a beat, `stop` ends every process."""
+    """Everything, started; `heal` brings it back to `workers` workers and a beat, `stop` ends every process."""
 
     def __init__(self, *, workers: int = 2, clocks: str = SHORT_CLOCKS, pools: str = POOLS, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dicast-chaos-"))

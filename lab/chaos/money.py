@@ -1,7 +1,7 @@
 """Jobs with caps and budgets in real processes, some of which are killed: no charge goes beyond one.
 
-`python -m lab.chaos.money --runs 50` strikes two workers, the store and the wires between them as the campaign does
-(lab/chaos/faults), and holds the provider's own log against the job's record and the project's purse.
+`python -m lab.chaos.money --runs 50 --workers 8` strikes the workers, the store and the wires between them as
+the campaign does (lab/chaos/faults), and holds the provider's own log against the job's record and the project's purse.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m lab.chaos.money", description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
     wish = parser.parse_args()
-    place, bad, partial = Installation(pools=MONEY_POOLS), 0, 0
+    place, bad, partial = Installation(pools=MONEY_POOLS, workers=wish.workers), 0, 0
     began = time.monotonic()
     try:
         for number in range(wish.runs):

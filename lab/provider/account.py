@@ -88,6 +88,7 @@ class Behaviour(BaseModel):
     late: float = _option(0.0, "points more for the last of these, and in proportion for those before it")
     flex_unavailable: float = _number(0.0, "share of calls with service_tier flex that find no capacity; 429", le=1)
     flex_as_rate_limit: bool = _option(False, "call that a rate limit, as OpenAI has been seen to do")
+    tier_default: float = _number(0.0, "share of calls that ask for a service_tier and get the usual one", le=1)
     price: str | None = _option(None, "bill calls: units of a currency for a million tokens of input and output, 3/15")
     batch_time: float = _number(0.0, "time in which a batch is worked on, s")
     batch_validating: float = _number(0.0, "time in which it is validated before (OpenAI only), s")

@@ -69,12 +69,15 @@ class Invoice:
         self._repeated = 0
 
     def bill(self, behaviour: Behaviour, road: str, call: ParsedCall, output_tokens: int, **facts: Any) -> None:
-        """Bill one request that was answered. `road` is online, flex or batch; the last two cost half."""
+        """Bill one request that was answered. `road` is online, priority, which costs twice as much, or flex or batch,
+        which cost half."""
         if behaviour.price is None:
             return
         of_input, of_output = behaviour.rates
         pico = call.input_tokens * of_input + output_tokens * of_output
-        if road != "online":
+        if road == "priority":
+            pico *= 2
+        elif road != "online":
             pico = -(-pico // 2)
         question = f"{call.model}\0{call.max_tokens}\0{call.prompt}".encode(errors="replace")
         digest = hashlib.blake2b(question, digest_size=16).hexdigest()

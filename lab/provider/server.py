@@ -385,7 +385,7 @@ class SimulatedAccount(SimulatedProvider):
             fault = None
         used = _output_tokens(answers, behaviour.reasoning, call.max_tokens)
         entry["output_tokens"] = used
-        self.invoice.bill(behaviour, "flex" if call.service_tier == "flex" else "online", call, used)
+        call = self._bill(behaviour, call, used)
         self._record.tokens["output"] += used
         if lane.limits.output:
             lane.limits.output.take(used, self._loop.time())
@@ -508,6 +508,14 @@ class SimulatedAccount(SimulatedProvider):
     def _other_answer(self, nonce: str | None) -> str | None:
         """Return the latest answer to another question, or None."""
         return next((text for other, text in reversed(self._answers) if other != nonce), None)
+
+    def _bill(self, behaviour: Behaviour, call: ParsedCall, output_tokens: int) -> ParsedCall:
+        """Bill a call, and return it with the kind of service that has answered it."""
+        if call.service_tier and self._chance(behaviour.tier_default):
+            call = replace(call, service_tier="default")
+        road = call.service_tier if call.service_tier in ("flex", "priority") else "online"
+        self.invoice.bill(behaviour, road, call, output_tokens)
+        return call
 
     def _chance(self, share: float) -> bool:
         return share > 0 and self._random.random() < share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -44,7 +45,7 @@ def test_cached_tokens_whose_price_nobody_told_cost_as_others_do() -> None:
 def test_long_calls_cost_what_their_tier_says() -> None:
     price = Price(TokenRates(1, 10, 1, 1), tiers=((100, TokenRates(2, 20, 2, 2)), (200, TokenRates(3, 30, 3, 3))))
     assert [price.cost(usage(n, 1)) for n in (100, 101, 200, 201)] == [110, 222, 420, 633]
-    assert Bound(5, 1).cost(price) == 5 * 3 + 30
+    assert Bound(5, 1).cost(price.highest) == 5 * 3 + 30
 
 
 @given(
@@ -56,7 +57,7 @@ def test_no_call_costs_more_than_its_bound(
 ) -> None:
     price = Price(TokenRates(*rates), tiers=((1000, TokenRates(*rates[::-1])),))
     whole = plain + cached + written
-    assert price.cost(usage(whole, output, cached, written)) <= Bound(whole, output).cost(price)
+    assert price.cost(usage(whole, output, cached, written)) <= Bound(whole, output).cost(price.highest)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,27 @@ def test_a_price_is_stored_and_read() -> None:
     price = Price(TokenRates(1, 2, 3, 4), "EUR", "2026-11-01", "x", ((5, TokenRates(6, 7, 8, 9)),), Decimal("0.5"))
     assert Place.from_dict(Place("p", "m", price).as_dict()) == Place("p", "m", price)
     assert Place.from_dict(Place("p", "m").as_dict()) == Place("p", "m")
+    dear = Place("p", "m", replace(price, priority=Decimal(2)), "priority")
+    assert Place.from_dict(dear.as_dict()) == dear
+
+
+def test_the_service_that_answers_decides_the_price() -> None:
+    price = Price(TokenRates(10, 20, 10, 10), batch=Decimal("0.5"), flex=Decimal("0.5"), priority=Decimal(2))
+    usage = Usage(input_tokens=1)
+
+    def cost(road: str, answered: str, asked: str = "") -> int:
+        by = Place("p", "m", price, asked).price_by(road, answered)
+        assert by is not None
+        return by.cost(usage)
+
+    assert [cost("online", told) for told in ("", "default", "flex", "priority", "scale")] == [10, 10, 5, 20, 10]
+    assert [cost("flex", told) for told in ("", "default", "flex")] == [5, 10, 5]
+    assert [cost("online", told, "priority") for told in ("", "default", "priority")] == [20, 10, 20]
+    assert cost("flex", "", "priority") == 5, "a road takes the place of a pool's service"
+    assert cost("batch", "default") == 5, "a batch's answers name the service without its discount"
+    assert Place("p", "m", price).highest_by("flex") == (10, 20), "flex may be answered by the usual service"
+    assert Place("p", "m", price, "priority").highest_by("online") == (20, 40)
+    assert (Place("p", "m").price_by("online"), Place("p", "m").highest_by("flex")) == (None, (0, 0))
 
 
 def test_picos_are_whole() -> None:

@@ -130,6 +130,24 @@ def test_the_slow_service_costs_half_and_is_named(cluster: Any) -> None:
     c.quiet()
 
 
+@pytest.mark.parametrize("asked", ["flex", "priority"])
+def test_calls_that_the_usual_service_answers_cost_its_price(cluster: Any, asked: str) -> None:
+    """What they asked for would cost half, or twice as much; the provider's own invoice decides, and the cap holds."""
+    pools = POOLS.replace("batch = 0.5", "batch = 0.5, flex = 0.5, priority = 2")
+    c = cluster("--price", "2/8", "--tier-default", "0.5", pools=pools)
+    c.worker()
+    job = {**a_job(agents=1, dimensions=2, items=20), "max_cost": "0.05"}
+    if asked == "flex":
+        job["road"] = "flex"
+    else:
+        job["agents"][0]["service_tier"] = asked
+    report = c.report(c.submit(job))
+    bill = invoice(c)
+    assert min(bill["roads"][road]["requests"] for road in (asked, "online")) > 0
+    assert Decimal(report["cost"]["sums"][0]["spent"]) * 10**12 == bill["pico"] <= Decimal("0.05") * 10**12
+    c.quiet()
+
+
 def test_a_cancelled_job_keeps_what_its_batch_has_done_and_goes_on_later(cluster: Any) -> None:
     c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS)
     c.worker()

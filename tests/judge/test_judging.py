@@ -475,7 +475,7 @@ async def test_units_that_nobody_wished_to_end_are_counted_as_lost(bench, desk, 
 
 
 async def test_a_call_goes_to_the_pool_of_the_deployment_that_its_message_names() -> None:
-    lane = SimpleNamespace(pools=("p", "q", "r"), unit=lambda _: SimpleNamespace(dimension=0))
+    lane = SimpleNamespace(pools=("p", "q", "r"), road="online", unit=lambda _: SimpleNamespace(dimension=0))
     spec = SimpleNamespace(agents=["a0"], dimensions=["d0"], is_swapped=lambda _: None)
     order = SimpleNamespace(
         job=SimpleNamespace(spec=spec, lanes=[lane], places=(), budgets_at=lambda *_: ()),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dicast.app.domain.opinion import CallUsage
 from dicast.app.providers.base import ChatRequest, FailureKind, ProviderFailure
 from dicast.app.providers.batches import (
     BatchApi,
@@ -563,7 +564,8 @@ async def test_flex_without_capacity_is_unavailable_and_free(as_rate_limit, prov
         assert (caught.value.kind, caught.value.status_code) == (FailureKind.UNAVAILABLE, 429)
         assert sim.invoice.sums()["pico"] == 0
         reply = await provider.complete(chat(PROMPT))
-        assert (reply.service_tier, sim.invoice.sums()["roads"].keys()) == ("", {"online"})
+        assert not isinstance(reply.usage, CallUsage), "it names no service"
+        assert sim.invoice.sums()["roads"].keys() == {"online"}
 
 
 async def test_flex_costs_half(provider_at):
@@ -572,7 +574,7 @@ async def test_flex_costs_half(provider_at):
         replies = [await provider.complete(chat(PROMPT, service_tier=tier)) for tier in ("", "flex")]
         roads = sim.invoice.sums()["roads"]
     assert replies[0].text == replies[1].text
-    assert replies[1].service_tier == "flex"
+    assert replies[1].usage.service_tier == "flex"
     assert 2 * roads["flex"]["pico"] == roads["online"]["pico"]
 
 
