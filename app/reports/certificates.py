@@ -158,21 +158,26 @@ def _persons(area: DimensionStatistics, *, labels: bool) -> Figure:
 
 def answering(folder: Path) -> dict[str, Answering]:
     """Return what has answered for each judge of a finished job. Raises OSError."""
-    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    names_by_judge: dict[str, tuple[set[str], set[str]]] = {}
+    names_by_judge: dict[str, dict[str, set[str]]] = {}
     with pq.ParquetFile(folder / "opinions.parquet") as file:
-        names = [name for name in ("judge", "model", "system_fingerprint") if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=[*names, "score"]):
-            table = pa.Table.from_batches([batch])
-            for row in table.filter(pc.is_valid(table["score"])).group_by(names).aggregate([]).to_pylist():
-                models, fingerprints = names_by_judge.setdefault(row["judge"], (set(), set()))
-                models.add(row["model"])
-                if row.get("system_fingerprint"):
-                    fingerprints.add(row["system_fingerprint"])
-    return {judge: Answering(models=sorted(m), fingerprints=sorted(f)) for judge, (m, f) in names_by_judge.items()}
+        names = [name for name in ("model", "system_fingerprint") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=["judge", *names, "score"]):
+            scored = batch.filter(pc.is_valid(batch["score"]))
+            # `group_by` would do, but loads pyarrow's datasets and with them pandas, in a worker.
+            for judge in pc.unique(scored["judge"]):
+                of_judge = scored.filter(pc.equal(scored["judge"], judge))
+                by_column = names_by_judge.setdefault(judge.as_py(), {})
+                for name in names:
+                    by_column.setdefault(name, set()).update(filter(None, pc.unique(of_judge[name]).to_pylist()))
+    return {
+        judge: Answering(
+            models=sorted(by_column.get("model", ())), fingerprints=sorted(by_column.get("system_fingerprint", ()))
+        )
+        for judge, by_column in names_by_judge.items()
+    }
 
 
 LOCK = "run.lock"

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,9 @@ def test_thirty_units_five_open(cluster):
     assert (report["scored"], stats["calls"]) == (30, 30)
     assert stats["max_open"] == 5
     replayed(c, 5)
+    for worker in c.workers:
+        loaded = Path(f"/proc/{worker.process.pid}/maps").read_text()
+        assert "pyarrow" in loaded and "pandas" not in loaded, "40 MB, for a second of CPU time"
     frozen = [line for line in c.logs() if line["event"] == "limit_frozen"]
     assert [(line["limit"], line["level"]) for line in frozen] == [(5, "INFO")]
     keys = {"event", "agent", "dimension"}
