@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,14 @@ def test_a_job_by_batch_costs_half(cluster: Any, pool: str) -> None:
     c.quiet()
 
 
+ROUNDS = int(os.environ.get("BATCH_KILLS", "1"))
+"""How often a worker is killed at each step."""
 ANY_STEP = [("sim", step) for step in STEPS] + [("claude", step) for step in ("after create", "during the download")]
 
 
+@pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("pool, step", ANY_STEP)
-def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: str, step: str) -> None:
+def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: str, step: str, number: int) -> None:
     """Another worker goes on. By the provider's own invoice nothing is paid for twice, and no batch is left behind."""
     with contextlib.ExitStack() as parts:
         provider = Simulated("--price", "2/8", "--batch-time", "2")
