@@ -302,6 +302,7 @@ class Adaptive:
             return
         if state.single_calls is not None:
             state.single_calls.highest = trial.open_before
+            state.single_calls.after_cut = False
             self._cut(now, 0.7 * min(growth.limit, max(1, trial.open_before)))
             return
         after = max(growth.cut_at, now - max(2.0, rtt_s))
@@ -326,6 +327,8 @@ class Adaptive:
         if growth.large_step:
             state.accepted_later.note_refusal(state.log.open_at_provider(trial), now)
         growth.undo(now, config.hold_min_rtts, hold_max_rtts(config, state, now))
+        if growth.settled:
+            state.accepted_later.note_cap(now)
         self._set_reason("the last step up was refused")
 
     def _suspect(self, trial: LoggedCall, now: float) -> None:
@@ -499,6 +502,8 @@ class Adaptive:
                 growth.retry_gently()
             else:
                 growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
+                if state.overloaded_at < state.episode:
+                    state.single_calls = SingleCalls(diagnosis.level, slow_start=False, after_cut=True)
             self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
         self._set_reason(_DIAGNOSED[diagnosis.kind])
@@ -522,6 +527,8 @@ class Adaptive:
         if now < last.sent_at + state.timescales.feedback_s - EPSILON_S:
             return
         state.single_calls = None
+        if single_calls.after_cut:
+            return
         self._set_reason("a single call is accepted again")
         restored = state.log.open_at_provider(last) > 0.75 * single_calls.level
         if restored and state.accepted_later.count_acceptance(now, state.timescales.rtt_s, self.config.memory_rtts):

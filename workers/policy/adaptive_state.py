@@ -21,16 +21,21 @@ CLEARLY = 0.89
 @dataclass(slots=True)
 class AcceptedLater:
     """The last refused `level` and when it was refused (`at`). `count` refused levels in a row were accepted later, the
-    last at `last_at`.
+    last at `last_at`. A cap was last seen to stand at `stood_at`.
 
     It holds levels that were refused and later accepted: a sign that the provider does not bound the number of open
-    calls.
+    calls, unless one call more than a certain number was refused again and again: then it is a cap that has moved.
     """
 
     level: int | None = None
     at: float = NEVER
     count: int = 0
     last_at: float = NEVER
+    stood_at: float = NEVER
+
+    def note_cap(self, now: float) -> None:
+        """Note that one call more was refused again, and nothing less."""
+        self.stood_at = now
 
     def note_refusal(self, level: int, now: float) -> None:
         self.level, self.at = level, now
@@ -45,6 +50,8 @@ class AcceptedLater:
         if self.level is None or now - self.at >= memory_rtts * rtt_s or self.level >= CLEARLY * limit:
             return False
         self.level = None
+        if now - self.stood_at < memory_rtts * rtt_s:
+            return False
         return self.count_acceptance(now, rtt_s, memory_rtts)
 
     def count_acceptance(self, now: float, rtt_s: float, memory_rtts: float) -> bool:
@@ -719,15 +726,17 @@ class TopRefusals:
 
 @dataclass(slots=True)
 class SingleCalls:
-    """The phase after a collapse, in which one unresolved call is sent at a time.
+    """The phase after a collapse, or after the cut to a cap (`after_cut`), in which one unresolved call is sent at a
+    time. After a cut one that is accepted ends it, and the limit stays; one that is refused makes it a collapse's.
 
-    `level` open calls were refused at the collapse, `highest` were open when a single call was refused last.
-    `slow_start` says that the pool was starting, so that no level is known to be good.
+    `level` open calls were refused, `highest` were open when a single call was refused last. `slow_start` says that the
+    pool was starting, so that no level is known to be good.
     """
 
     level: int
     slow_start: bool
     highest: int = 0
+    after_cut: bool = False
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState
 from dicast.workers.policy.calls import Event
 from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.profiles import PoolConfig
@@ -151,7 +151,8 @@ def test_a_little_less_than_was_held_for_a_moment_in_slow_start_is_no_collapse()
     assert governor.state.limit == 54
     refused_at_once(governor, now + 0.2, 48, 8)
     judged(governor)
-    assert engine_of(governor).single_calls is None
+    single_calls = engine_of(governor).single_calls
+    assert single_calls is None or single_calls.after_cut, "no collapse"
     assert governor.state.limit == 48
 
 
@@ -227,3 +228,15 @@ def test_a_wave_of_overload_at_any_level_lowers_the_limit_little() -> None:
         if status == 529:
             governor.decide([done(f"w{number}", now + 0.04, now, status, open_before=limit - 1)], now + 0.04)
     assert governor.state.limit >= 12
+
+
+@pytest.mark.parametrize("stood_at", [None, 2.5, -30.0])
+def test_levels_accepted_later_are_a_rate_unless_a_cap_stood_there_lately(stood_at: float | None) -> None:
+    levels = AcceptedLater()
+    if stood_at is not None:
+        levels.note_cap(stood_at)
+    confirmed = []
+    for at in (0.0, 2.0):
+        levels.note_refusal(10, at)
+        confirmed.append(levels.confirmed(20.0, at + 1.0, rtt_s=1.0, memory_rtts=20.0))
+    assert confirmed == [False, stood_at != 2.5]
