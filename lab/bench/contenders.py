@@ -72,7 +72,7 @@ class Contender(Protocol):
     def start(self, work: Work) -> Running: ...
 
 
-def _environ(folder: Path, **more: str) -> dict[str, str]:
+def environ_of(folder: Path, **more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TZ")}
     return {**inherited, "HOME": str(folder), **more}
 
@@ -122,7 +122,7 @@ class Peer:
         command += ["--calls", str(calls), "--folder", str(work.folder)]
         command += ["--limit", str(work.tell)] if self.told else []
         command += ["--resume"] if work.resume else []
-        environ = _environ(work.folder, **OFFLINE, OPENAI_BASE_URL=f"{work.base_url}/v1")
+        environ = environ_of(work.folder, **OFFLINE, OPENAI_BASE_URL=f"{work.base_url}/v1")
         script = Script(command, environ=environ, folder=work.folder, log=work.folder / "log")
         script.ready(READY_DEADLINE_S)
         return _RunningScript(script)
@@ -209,7 +209,7 @@ class DicastContender:
         told = f"limit = {work.tell}\nadaptive = false" if self.told else ""
         (work.folder / "pools.toml").write_text(POOLS.format(url=work.base_url, told=told))
         ceiling = str(max(CEILING, work.tell))
-        environ = _environ(
+        environ = environ_of(
             work.folder,
             DICAST_POOLS_FILE=str(work.folder / "pools.toml"),
             DICAST_RESULTS_DIR=str(work.folder / "results"),

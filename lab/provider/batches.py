@@ -249,7 +249,7 @@ class BatchServer:
         file_id = f"file-{secrets.token_hex(12)}"
         self._files[file_id] = {
             "id": file_id, "object": "file", "bytes": path.stat().st_size, "created_at": int(time.time()),
-            "filename": filename, "purpose": purpose, "path": path,
+            "filename": filename, "purpose": purpose, "status": "processed", "path": path,
         }  # fmt: skip
         return self._files[file_id]
 

@@ -44,8 +44,12 @@ def prepare(task: peer_task.Task) -> Callable[[], int]:
     if task.limit is not None:
         told["max_concurrent_requests"] = task.limit
         told["max_requests_per_minute"] = told["max_tokens_per_minute"] = UNBOUND
+    if task.batch:
+        told = {"base_url": task.base_url, "batch_size": len(task.calls), "batch_check_interval": 1}
     params = {"max_tokens": task.calls[0].max_tokens}
-    judge = Judge(model_name=task.model, backend="openai", generation_params=params, backend_params=told)
+    judge = Judge(
+        model_name=task.model, backend="openai", generation_params=params, backend_params=told, batch=task.batch
+    )
     rows = [{"id": call.id, "system": call.system, "user": call.user} for call in task.calls]
     return lambda: len(judge(rows, working_dir=str(task.folder / "curator")).dataset)
 

@@ -14,7 +14,7 @@ import peer_task
 from inspect_ai import Task, eval, eval_retry, task
 from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, list_eval_logs, recover_eval_log
-from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema, get_model
+from inspect_ai.model import BatchConfig, ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema, get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer
 from inspect_ai.solver import TaskState, generate
 from inspect_ai.util import JSONSchema
@@ -42,6 +42,8 @@ def opinions(calls: str) -> Task:
 
 def prepare(given: peer_task.Task) -> Callable[[], int]:
     config = GenerateConfig() if given.limit is None else GenerateConfig(max_connections=given.limit)
+    if given.batch:
+        config = GenerateConfig(batch=BatchConfig(size=len(given.calls), send_delay=2.0, tick=0.5))
     model = get_model(f"openai/{given.model}", base_url=given.base_url, config=config)
     logs = str(given.folder / "logs")
 

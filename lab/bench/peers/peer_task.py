@@ -47,13 +47,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Task:
-    """`limit` is the number of open calls that the peer is told, None its own default. `folder` outlives a kill."""
+    """`limit` is the number of open calls that the peer is told, None its own default. `folder` outlives a kill. In a
+    `batch` the calls go by the provider's batch API."""
 
     base_url: str
     calls: Sequence[Call]
     limit: int | None
     folder: Path
     resume: bool
+    batch: bool = False
 
     @property
     def model(self) -> str:
@@ -77,11 +79,12 @@ def run(prepare: Callable[[Task], Callable[[], int]], *packages: str) -> None:
     parse.add_argument("--limit", type=int, help="calls open at once that the peer is told; none: its default")
     parse.add_argument("--folder", type=Path, default=Path(), help="where the peer may keep files")
     parse.add_argument("--resume", action="store_true", help="go on with what a killed run left in the folder")
+    parse.add_argument("--batch", action="store_true", help="by the provider's batch API")
     given = parse.parse_args()
     say = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     calls = [Call(**json.loads(line)) for line in given.calls.read_text().splitlines()]
-    task = Task(given.base_url, calls, given.limit, given.folder, given.resume)
+    task = Task(given.base_url, calls, given.limit, given.folder, given.resume, given.batch)
     work = prepare(task)
     say.write(json.dumps({"ready": True}) + "\n")
     sys.stdin.readline()
