@@ -25,7 +25,7 @@ from dicast.app.domain.item import Item
 from dicast.app.domain.opinion import FailureKind
 from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Unit
-from dicast.app.domain.price import Bound, Place
+from dicast.app.domain.price import Bound
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.ledger import Ledger
 from dicast.app.ledger.records import Claim, ClaimVerdict, Deferral, Due, JobRecord, JobState, MessageId
@@ -296,7 +296,7 @@ class Judge:
             dimensions = job.spec.dimensions if batched else [job.spec.dimensions[unit.dimension]]
             agent = job.spec.agents[unit.agent]
             bound = self._bounds[key] = bound_without_item(agent, dimensions, batch=batched, answers=answers)
-        place = _place(work, unit)
+        place = job.places[unit.agent][work.deployment] if job.places else None
         of_input, of_output = place.highest_by(_road(work)) if place is not None else (0, 0)
         needs = f"{bound.input_tokens},{bound.output_tokens},{of_input},{of_output}"
         return needs + "".join(budget.needs for budget in job.budgets_at(unit.agent, work.deployment))
@@ -362,15 +362,10 @@ def _call(work: _MessageWork, unit: Unit, deployment: Deployment, item: Item, ru
         ends_at=_ends_at(run),
         probe=work.probe,
         book=f"b:{unit.agent}.{work.deployment}.",
-        place=_place(work, unit),
-        road=_road(work),
+        place=job.places[unit.agent][work.deployment] if job.places else None,
+        road=_road(work) if lane.road == "auto" else lane.road,
         budgets=job.budgets_at(unit.agent, work.deployment),
     )
-
-
-def _place(work: _MessageWork, unit: Unit) -> Place | None:
-    """Return where a call is made; None where the job has no prices."""
-    return work.job.places[unit.agent][work.deployment] if work.job.places else None
 
 
 def _road(work: _MessageWork) -> str:
