@@ -335,10 +335,12 @@ def _sum(currency: str, cells: Sequence[Cell], sample: Sample, chance: Resamplin
 
 
 def _of_service(name: str, cells: Sequence[Cell], sample: Sample) -> Decimal | None:
-    """Return what cells are expected to cost by another kind of service; None where one of them has no such price."""
+    """Return what cells are expected to cost by another kind of service; None where one of them has no such price. A
+    judge that asks for a `service_tier` does so online."""
     total = 0.0
     for cell in cells:
-        tokens, price = tokens_of(cell, sample), cell.place.price
+        tokens = tokens_of(cell, sample)
+        price = cell.place.price if name in VARIANTS else cell.place.price_by("online")
         assert price is not None
         rates = rates_of(price, tokens.input / cell.calls if cell.calls else 0.0)
         if name == "online":

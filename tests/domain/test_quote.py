@@ -115,6 +115,13 @@ def test_unpriced_cells_are_in_no_sum_and_other_services_are_beside() -> None:
     assert sums_of([cell(), dear], sample, chance())[0].batch is None, "one of them has no such price"
 
 
+def test_a_better_service_is_quoted_at_its_price_and_by_other_roads_without_it() -> None:
+    prices = {"input": 1, "output": 10, "batch": 0.5, "priority": 2}
+    asks = cell(place=Place("p", "m", price_from_table(prices, "test"), "priority"))
+    (total,) = sums_of([asks], [item(500, 100, 20), item(1500, 300, 40)], chance())
+    assert (total.expected, total.online, total.batch) == (Decimal("0.1"), Decimal("0.1"), Decimal("0.025"))
+
+
 def test_a_probes_variants_count_by_their_own_bytes() -> None:
     probe = cell(units=10, calls=10.0, bytes=50_000.0, probe="authority")
     sample = [item(500, 100, 20), item(1500, 300, 40)]
