@@ -482,8 +482,9 @@ def call_counters(call: Call, usage: Usage | None, most: Bound | None) -> dict[s
                 "reasoning": usage.reasoning_tokens,
             }  # fmt: skip
             counters |= {f"{book}{name}": tokens for name, tokens in parts.items() if tokens}
-        tier = usage.service_tier if isinstance(usage, CallUsage) else ""
-        if place is not None and (price := place.price_by(call.road, tier)) is not None:
+        if place is not None and place.price is not None:
+            tier = usage.service_tier if isinstance(usage, CallUsage) else ""
+            price = place.price_by(call.road, tier) or place.price
             counters["spent"] = counters[f"{book}spent"] = price.cost(usage)
         return counters
     counters = {f"{book}calls": 1}

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a call of unknown cost has cost nothing",
         "app/pipeline/call_facts.py",
-        'counters["unknown"] = counters[f"{book}unknown"] = most.cost(price)',
+        'counters["unknown"] = counters[f"{book}unknown"] = most.cost(place.highest_by(call.road))',
         "pass",
     ),
     Mutant(

@@ -408,7 +408,7 @@ async def test_requests_per_minute_are_never_exceeded(client):
 async def test_what_operators_see(client):
     traffic, decider = Traffic(client, cap=0), governor(client, limit=4)
     await decider.tick("p", traffic.now_ms)
-    await traffic.run(5, lambda now: decider.tick("p", now))
+    await traffic.run(8, lambda now: decider.tick("p", now))
     (state,) = await PoolStates(client, KEYS).all()
     assert state.breaker in ("open", "half_open")
     assert state.rate_limited > 0
