@@ -142,10 +142,16 @@ class Place:
 
     def highest_by(self, road: str) -> tuple[int, int]:
         """Return the most that one token of input and one of output may cost by a road, in picos; 0 if unpriced. A call
-        that asks for flex may be answered by the usual service, at its price."""
-        prices = [self.price_by(road), self.price if road == "flex" else None]
-        highest = [price.highest for price in prices if price is not None]
-        return max((most for most, _ in highest), default=0), max((most for _, most in highest), default=0)
+        that asks for flex may be answered by the usual service, and one that asks for `auto` by priority, each at its
+        price."""
+        if self.price is None:
+            return 0, 0
+        prices = [self.price.by_road(road, "" if road == "flex" else self.tier)]
+        if road == "flex":
+            prices.append(self.price)
+        elif self.tier == "auto":
+            prices.append(self.price.by_road(road, "priority"))
+        return max(price.highest[0] for price in prices), max(price.highest[1] for price in prices)
 
     def as_dict(self) -> dict[str, Any]:
         tier = {"tier": self.tier} if self.tier else {}

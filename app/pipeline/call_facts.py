@@ -484,7 +484,8 @@ def call_counters(call: Call, usage: Usage | None, most: Bound | None) -> dict[s
             counters |= {f"{book}{name}": tokens for name, tokens in parts.items() if tokens}
         if place is not None and place.price is not None:
             tier = usage.service_tier if isinstance(usage, CallUsage) else ""
-            price = place.price_by(call.road, tier) or place.price
+            price = place.price_by(call.road, tier)
+            assert price is not None
             counters["spent"] = counters[f"{book}spent"] = price.cost(usage)
         return counters
     counters = {f"{book}calls": 1}

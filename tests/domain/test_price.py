@@ -99,6 +99,8 @@ def test_the_service_that_answers_decides_the_price() -> None:
     assert cost("batch", "default") == 5, "a batch's answers name the service without its discount"
     assert Place("p", "m", price).highest_by("flex") == (10, 20), "flex may be answered by the usual service"
     assert Place("p", "m", price, "priority").highest_by("online") == (20, 40)
+    assert Place("p", "m", price, "auto").highest_by("online") == (20, 40), "the account may have priority"
+    assert Place("p", "m", price, "auto").highest_by("batch") == (5, 10)
     assert (Place("p", "m").price_by("online"), Place("p", "m").highest_by("flex")) == (None, (0, 0))
 
 
