@@ -4,7 +4,7 @@
 
 A proxy holds a request of the batch at one step; the program is killed there with SIGKILL and started anew, told to go
 on with what it left. Counted are the requests that the provider has billed, those of them whose question had been
-billed before, and the batches whose results nobody has fetched. What Dicast does is measured by
+billed before, and the batches that were created. What Dicast does is measured by
 `BATCH_KILLS=50 pytest tests/e2e/test_batches.py -k killed_at_any`, at the same steps.
 """
 
@@ -74,8 +74,14 @@ def main() -> None:
     parse.add_argument("--with", dest="peers", default=",".join(SCRIPTS), help="of inspect,curator")
     parse.add_argument("--rounds", type=int, default=1, help="kills at each step")
     wish = parse.parse_args()
+    peers = wish.peers.split(",")
+    for peer in peers:
+        if peer not in SCRIPTS:
+            parse.error(f"--with: {peer!r} is none of {', '.join(SCRIPTS)}")
+        if not (VENVS / peer / ".complete").exists():
+            parse.error(f"--with: {peer} is not installed; `make bench-peers` does it")
     print("| peer | killed | answered of 150 | billed | of them billed before | batches |\n|---|---|--:|--:|--:|--:|")
-    for peer in wish.peers.split(","):
+    for peer in peers:
         for step in [step for step in STEPS for _ in range(wish.rounds)]:
             with tempfile.TemporaryDirectory(prefix="dicast-batch-kills-") as folder:
                 left = killed(peer, step, Path(folder))
