@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from dicast.app.analysis.sequences import DRIFT_ERROR, drift_evidence, drift_rank
@@ -32,6 +33,7 @@ from dicast.app.reports.certificates import (
     write_certificate,
     write_lock,
 )
+from dicast.app.reports.columns import Columns
 from dicast.app.reports.folders import begin, job_folder
 from dicast.app.reports.quality_gate import FinishedRun, quality_verdict
 from tests.reports.building import NOW, header, opinion
@@ -87,6 +89,19 @@ def test_a_job_whose_items_have_one_score_has_no_anchors(tmp_path: Path) -> None
     items = [Item(id="item-0", text="text")]
     with pytest.raises(NoCertificate, match="two scores or more"):
         certify(folder, report, {}, items, issued=report.finished, days=1, most=9)
+
+
+def test_what_answered_is_kept_apart_by_judge_and_only_of_scored_opinions(tmp_path: Path) -> None:
+    lines = [
+        {"judge": "ann", "model": "m-1", "score": 1}, {"judge": "bob", "model": "m-2", "score": 2},
+        {"judge": "ann", "model": "m-3", "score": 1, "system_fingerprint": "fp"}, {"judge": "ann", "model": "m-4"},
+        {"judge": "eve", "model": "m-5"},
+    ]  # fmt: skip
+    with (tmp_path / "opinions.parquet").open("wb") as file, Columns(file) as columns:
+        for line in lines:
+            columns.add(orjson.dumps(line) + b"\n")
+    found = {judge: (of.models, of.fingerprints) for judge, of in answering(tmp_path).items()}
+    assert found == {"ann": (["m-1", "m-3"], ["fp"]), "bob": (["m-2"], [])}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -71,17 +72,33 @@ def test_a_learned_minute_refuses_no_more_calls() -> None:
     assert first <= 25 and all_eight == first
 
 
+def served(adapter: Adapter, until: float, ticks: int, serve: Callable[[float], tuple[int, float]]) -> Iterator[int]:
+    """Send whatever the governor allows, and yield the status of each call; `serve` tells it and the time it takes."""
+    coming: list[tuple[float, float, int]] = []
+    for tick in range(int(ticks * until)):
+        now = tick / ticks
+        while coming and coming[0][0] <= now:
+            at, sent_at, status = heapq.heappop(coming)
+            adapter.on_response(at, status, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
+        while adapter.on_admit_request(now, 10.0, project="p") is True:
+            status, lasts_s = serve(now)
+            heapq.heappush(coming, (now + lasts_s, now, status))
+            yield status
+
+
+def takes_s(chance: random.Random, *, passes: bool) -> float:
+    """Some two seconds of an answer, or a fifth of one of a refusal."""
+    return 2.0 * math.exp(chance.gauss(0.0, 0.4)) if passes else chance.uniform(0.1, 0.3)
+
+
 @pytest.mark.parametrize("status", [500, 503, 529, 0])
 def test_a_server_that_is_down_for_a_while_has_no_window(status: int) -> None:
-    adapter, coming = Adapter(Ceiling(20), 1), list[tuple[float, float, int]]()
-    for tick in range(20 * 120):
-        now = tick / 20.0
-        while coming and coming[0][0] <= now:
-            at, sent_at, answer = heapq.heappop(coming)
-            adapter.on_response(at, answer, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
-        while adapter.on_admit_request(now, 10.0, project="p") is True:
-            up = not 30.0 <= now < 50.0
-            heapq.heappush(coming, (now + (ANSWER_S if up else REFUSAL_S), now, 200 if up else status))
+    adapter = Adapter(Ceiling(20), 1)
+
+    def serve(now: float) -> tuple[int, float]:
+        return (status, REFUSAL_S) if 30.0 <= now < 50.0 else (200, ANSWER_S)
+
+    assert {200, status} == set(served(adapter, 120.0, 20, serve))
     engine = adapter.governor.state.engine
     assert isinstance(engine, AdaptiveState)
     assert engine.told.hidden.budget is None and engine.told.hidden.drought_ended_at < 0.0
@@ -100,20 +117,16 @@ def test_a_call_that_fails_begins_no_window() -> None:
 
 
 def refused_in_the_first_minute(seed: int) -> int:
-    """Calls refused until the end of a minute of 150 calls that began 23 s ago, with 40 open, of some two seconds."""
-    chance, adapter, coming = random.Random(seed), Adapter(Ceiling(40), 1), list[tuple[float, float, int]]()
-    accepted = refused = 0
-    for tick in range(40 * 37):
-        now = tick / 40.0
-        while coming and coming[0][0] <= now:
-            at, sent_at, status = heapq.heappop(coming)
-            adapter.on_response(at, status, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
-        while adapter.on_admit_request(now, 10.0, project="p") is True:
-            passes = accepted < 150
-            accepted, refused = accepted + passes, refused + (not passes)
-            lasts_s = 2.0 * math.exp(chance.gauss(0.0, 0.4)) if passes else chance.uniform(0.1, 0.3)
-            heapq.heappush(coming, (now + lasts_s, now, 200 if passes else 429))
-    return refused
+    """Calls refused until the end of a minute of 150 calls that began 23 s ago, with up to 40 open."""
+    chance, accepted = random.Random(seed), 0
+
+    def serve(now: float) -> tuple[int, float]:
+        nonlocal accepted
+        passes = accepted < 150
+        accepted += passes
+        return 200 if passes else 429, takes_s(chance, passes=passes)
+
+    return list(served(Adapter(Ceiling(40), 1), 37.0, 40, serve)).count(429)
 
 
 def test_the_end_of_a_window_is_asked_for_by_single_calls_although_it_looks_like_a_cap() -> None:
@@ -122,24 +135,22 @@ def test_the_end_of_a_window_is_asked_for_by_single_calls_although_it_looks_like
 
 def unreported_bucket(seed: int) -> tuple[int, int, bool]:
     """Calls accepted and refused in 300 s by a bucket of fifty calls and five a second; whether noise was proven."""
-    chance, adapter, coming = random.Random(seed), Adapter(Ceiling(100), 1), list[tuple[float, float, int]]()
-    accepted, refused, level, filled_at, noisy = 0, 0, 50.0, 0.0, False
-    for tick in range(20 * 300):
-        now = tick / 20.0
-        while coming and coming[0][0] <= now:
-            at, sent_at, status = heapq.heappop(coming)
-            adapter.on_response(at, status, at - sent_at, {}, (10.0, 10.0), project="p", key=sent_at)
-        while adapter.on_admit_request(now, 10.0, project="p") is True:
-            level, filled_at = min(50.0, level + 5.0 * (now - filled_at)), now
-            passes = level >= 1.0
-            level -= passes
-            accepted, refused = accepted + passes, refused + (not passes)
-            takes_s = 2.0 * math.exp(chance.gauss(0.0, 0.4)) if passes else chance.uniform(0.1, 0.3)
-            heapq.heappush(coming, (now + takes_s, now, 200 if passes else 429))
+    chance, adapter, level, filled_at = random.Random(seed), Adapter(Ceiling(100), 1), 50.0, 0.0
+
+    def serve(now: float) -> tuple[int, float]:
+        nonlocal level, filled_at
+        level, filled_at = min(50.0, level + 5.0 * (now - filled_at)), now
+        passes = level >= 1.0
+        level -= passes
+        return 200 if passes else 429, takes_s(chance, passes=passes)
+
+    statuses, noisy = Counter[int](), False
+    for status in served(adapter, 300.0, 20, serve):
+        statuses[status] += 1
         engine = adapter.governor.state.engine
         assert isinstance(engine, AdaptiveState)
         noisy = noisy or engine.noise.share > 0.0
-    return accepted, refused, noisy
+    return statuses[200], statuses[429], noisy
 
 
 def test_a_bucket_of_which_nothing_tells_is_seldom_taken_for_noise() -> None:
