@@ -605,7 +605,6 @@ class Adaptive:
         else:
             self._cut(now, new_limit)
             growth.good = 0.0
-            growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
             self._set_reason("more open calls only make answers slower")
 
     def _cut(self, now: float, limit: float) -> None:

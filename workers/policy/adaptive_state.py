@@ -299,7 +299,7 @@ LOW_KNEE_GROWTH = 0.08
 USED_PART = 0.7
 """A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
-KEPT, WAITED_ONLY = 0.8, 0.93
+KEPT, WAITED_ONLY = 0.8, 0.9
 """The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
 YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
 """Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
@@ -456,7 +456,8 @@ class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
     `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
-    a latency. `curve` has what was seen at each level, for people; nothing follows from it.
+    a latency. `answers` are the last ones, each with when it came and how many calls were open when it was sent, itself
+    included. `curve` has what was seen at each level, for people; nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
@@ -478,7 +479,7 @@ class LatencyWatch:
     medians: int = 0
     probe_in: int = PROBE_SOON
     probe_after: int = PROBE_SOON
-    answered_at: deque[float] = field(default_factory=deque)
+    answers: deque[tuple[float, int]] = field(default_factory=deque)
     trial: CutTrial | None = None
     hot: bool = False
     target: LatencyTarget = field(default_factory=LatencyTarget)
@@ -493,7 +494,7 @@ class LatencyWatch:
         undone."""
         self._end_trial()
         self.cohorts.clear()
-        self.answered_at.clear()
+        self.answers.clear()
         self.short = None
         self.calm, self.hot = 0.0, False
 
@@ -520,7 +521,7 @@ class LatencyWatch:
         A value above `limit` undoes the cut under test; one below is a cut.
         """
         if event.ok:
-            self._count(event.at, rtt_s)
+            self._count(event, rtt_s)
         cohort = self._complete(event)
         lower = self.target.meet(event, limit, rtt_s)
         if lower is not None:
@@ -560,12 +561,12 @@ class LatencyWatch:
 
     def _draw(self, cohort: Cohort, median_s: float, at: float) -> None:
         """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
-        is_full = len(self.answered_at) >= MOST_ANSWERS
-        if at <= cohort.first or (self.answered_at[0] > cohort.first and not is_full):
+        is_full, (earliest, _) = len(self.answers) >= MOST_ANSWERS, self.answers[0]
+        if at <= cohort.first or (earliest > cohort.first and not is_full):
             return  # it began before the answers did, or a pause lies within
-        since = max(cohort.first, self.answered_at[0])
+        since = max(cohort.first, earliest)
         opened = cohort.opened / len(cohort.latencies)
-        per_s = sum(instant >= since for instant in self.answered_at) / max(1e-6, at - since)
+        per_s = sum(instant >= since for instant, _ in self.answers) / max(1e-6, at - since)
         level = round(math.log(opened, CURVE_STEP))
         point = self.curve.setdefault(level, CurvePoint(opened, per_s, median_s, at))
         point.open += WEIGHT * (opened - point.open)
@@ -578,7 +579,7 @@ class LatencyWatch:
     def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
         """Return the limit that follows from the latencies; None if it may stay."""
         unused = event.open_before <= min(USED_PART * limit, int(limit) - 1.5)
-        if unused or len(self.answered_at) < LEAST_ANSWERS:
+        if unused or len(self.answers) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
@@ -597,20 +598,23 @@ class LatencyWatch:
 
     def _cut(self, limit: float, part: float, at: float) -> float:
         after = max(1.0, limit * part)
-        span_s = max(1e-6, at - self.answered_at[0])
-        self.trial = CutTrial(at, limit, after, len(self.answered_at) / span_s, self.knee)
+        per_s = len(self.answers) / max(1e-6, at - self.answers[0][0])
+        if self.knee is not None:
+            # The limit has risen while these were counted: unless calls queue, there are more of them by now.
+            per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
+        self.trial = CutTrial(at, limit, after, per_s, self.knee)
         self.knee = after
         return after
 
-    def _count(self, at: float, rtt_s: float) -> None:
+    def _count(self, event: Done, rtt_s: float) -> None:
         """Count an answer. A pause says nothing about the throughput: it is then measured from its end."""
-        if self.answered_at and at > self.answered_at[-1] + PAUSE_RTTS * rtt_s:
-            self.answered_at.clear()
+        if self.answers and event.at > self.answers[-1][0] + PAUSE_RTTS * rtt_s:
+            self.answers.clear()
             if self.trial is not None:
                 self.trial.since = None
-        self.answered_at.append(at)
-        while len(self.answered_at) > MOST_ANSWERS:
-            self.answered_at.popleft()
+        self.answers.append((event.at, event.open_before + 1))
+        while len(self.answers) > MOST_ANSWERS:
+            self.answers.popleft()
         if self.trial is not None:
             self.trial.answers += 1
 

@@ -393,3 +393,17 @@ def test_without_a_target_nothing_is_left_of_an_earlier_one(watch: LatencyWatch)
     watch.target.aim(None)
     assert watch.most(100.0) == 100.0
     assert looked(watch, 9.0, at=100.0) is None
+
+
+def test_a_probe_below_the_knee_is_seen_to_cost_answers_although_the_limit_has_risen_before() -> None:
+    """The throughput was counted while the limit rose to where it is; a cut by a third looks like a smaller loss."""
+    server = Server(watch := LatencyWatch(), knee=40.0, limit=20.0)
+    server.run(10.0)
+    watch.knee, watch.probe_in = 20.0, 5  # as a lucky cut may have it
+    while watch.trial is None:
+        server.run(1.0)
+    assert watch.trial.per_s_before == pytest.approx(int(watch.trial.before), rel=0.02)
+    before = watch.trial.before
+    while watch.trial is not None:
+        server.run(1.0)
+    assert server.limit >= before, "the probe cost answers, and is undone"
