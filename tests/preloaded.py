@@ -45,6 +45,8 @@ import dicast.workers.runtime.consumer
 import dicast.workers.runtime.pool
 import dicast.workers.runtime.queues
 import lab.provider.server
+from tests.statistics_processes import fork_them
 
+fork_them()
 gc.collect()
 gc.freeze()
