@@ -338,14 +338,15 @@ class CurvePoint:
 
 @dataclass(slots=True)
 class CutTrial:
-    """A cut under test: when, limits, answers per second and knee before, and the limit after. From the first cohort
-    that was sent well after it, `since` then, its `median` and the number of `answers` are known."""
+    """A cut under test: when, limits, answers per second, knee and median latency before, and the limit after. From the
+    first cohort that was sent well after it, `since` then, its `median` and the number of `answers` are known."""
 
     at: float
     before: float
     after: float
     per_s_before: float
     knee_before: float | None
+    latency_before: float = 0.0
     since: float | None = None
     median: float = 0.0
     answers: int = 0
@@ -463,7 +464,8 @@ class LatencyWatch:
     cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
     the median rises far above the least seen lately, the limit is cut towards it. Little's law then judges the cut:
     where calls were queueing, limit / latency (the throughput) stays; if it falls about as far as the limit, the model
-    itself became slower, the cut is undone and the new latency is the base.
+    itself became slower, the cut is undone and the new latency is the base. So it is where calls take longer than
+    before the cut: while a model gets slower there are fewer answers for a while, whatever the limit is.
 
     From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
     other. It rises slowly while calls do not queue, and is cut where they do. A base that was measured while calls
@@ -473,6 +475,7 @@ class LatencyWatch:
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
+    latest: float = 0.0
     base: float | None = None
     calm: float = 0.0
     knee: float | None = None
@@ -541,7 +544,7 @@ class LatencyWatch:
             median = math.sqrt(trial.median * median)
             self.trial, self.short = None, median
             throughput = trial.answers / max(1e-6, event.at - trial.since) / trial.per_s_before
-            kept = throughput >= KEPT
+            kept = throughput >= KEPT and median <= trial.latency_before
             self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
             self.probe_in = self.probe_after
             if not kept:
@@ -549,6 +552,7 @@ class LatencyWatch:
                 return trial.before
         self.medians = min(self.medians + 1, YOUNG_MEDIANS)
         self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
+        self.latest = median
         quick = LUCKY * sorted(cohort.latencies)[len(cohort.latencies) // 10]
         self.base = min(self.short, quick if self.base is None else self.base * BASE_GROWTH)
         if median <= START_CALM * self.base:
@@ -602,7 +606,8 @@ class LatencyWatch:
         if self.knee is not None:
             # The limit has risen while these were counted: unless calls queue, there are more of them by now.
             per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
-        self.trial = CutTrial(at, limit, after, per_s, self.knee)
+        assert self.short is not None
+        self.trial = CutTrial(at, limit, after, per_s, self.knee, max(self.short, self.latest))
         self.knee = after
         return after
 

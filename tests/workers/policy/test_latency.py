@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -407,3 +409,21 @@ def test_a_probe_below_the_knee_is_seen_to_cost_answers_although_the_limit_has_r
     while watch.trial is not None:
         server.run(1.0)
     assert server.limit >= before, "the probe cost answers, and is undone"
+
+
+@pytest.mark.parametrize("seed, times, sigma", [(9, 2.0, 0.3), (19, 2.15, 0.6), (15, 2.5, 0.3), (22, 2.5, 0.3)])
+def test_a_model_that_becomes_slower_keeps_its_limit(seed: int, times: float, sigma: float) -> None:
+    """While it gets slower, few answers come: going by them alone, a cut costs no throughput in one of forty runs."""
+    chance, watch, limit, now = random.Random(seed), LatencyWatch(), 100.0, 0.0
+    calls: list[tuple[float, float]] = []
+    limits = [limit]
+    while now < 600.0:
+        while len(calls) < int(limit):
+            watch.sent(now, limit)
+            latency = (times if now > 200.0 else 1.0) * chance.lognormvariate(2.0, sigma)
+            heapq.heappush(calls, (now + latency, now))
+        now, at = heapq.heappop(calls)
+        asked = watch.observe(done("x", now, at, open_before=int(limit) - 1), limit=limit, rtt_s=15.0, tolerance=2.0)
+        if asked is not None:
+            limits.append(limit := asked)
+    assert len(limits) == 3 and limits[0] == limits[2] == 100.0, "it was cut once, to find out"
