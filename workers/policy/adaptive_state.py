@@ -475,7 +475,6 @@ class LatencyWatch:
 
     cohorts: deque[Cohort] = field(default_factory=deque)
     short: float | None = None
-    latest: float = 0.0
     base: float | None = None
     calm: float = 0.0
     knee: float | None = None
@@ -552,7 +551,6 @@ class LatencyWatch:
                 return trial.before
         self.medians = min(self.medians + 1, YOUNG_MEDIANS)
         self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
-        self.latest = median
         quick = LUCKY * sorted(cohort.latencies)[len(cohort.latencies) // 10]
         self.base = min(self.short, quick if self.base is None else self.base * BASE_GROWTH)
         if median <= START_CALM * self.base:
@@ -561,7 +559,7 @@ class LatencyWatch:
         if self.target.most is not None and self.target.most <= (self.knee or self.target.most):
             self.hot = False  # the target says how long calls may take, and no longer the base
             return None
-        return self._changed(event, limit, tolerance)
+        return self._changed(event, limit, tolerance, median)
 
     def _draw(self, cohort: Cohort, median_s: float, at: float) -> None:
         """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
@@ -580,7 +578,7 @@ class LatencyWatch:
         if len(self.curve) > MOST_POINTS:
             del self.curve[min(self.curve, key=lambda key: self.curve[key].at)]
 
-    def _changed(self, event: Done, limit: float, tolerance: float) -> float | None:
+    def _changed(self, event: Done, limit: float, tolerance: float, median: float) -> float | None:
         """Return the limit that follows from the latencies; None if it may stay."""
         unused = event.open_before <= min(USED_PART * limit, int(limit) - 1.5)
         if unused or len(self.answers) < LEAST_ANSWERS:
@@ -590,24 +588,23 @@ class LatencyWatch:
         if self.knee is None and self.medians < YOUNG_MEDIANS:
             tolerance = max(tolerance, CLEARLY_SLOWER)
         if limit > 1.0 and slower > (tolerance if self.knee is None else QUEUEING):
-            return self._cut(limit, max(0.5, 1.2 / slower), event.at)
+            return self._cut(limit, max(0.5, 1.2 / slower), max(self.short, median), event.at)
         if self.knee is None:
             return None
         self.probe_in -= 1
         if limit >= 2.0 and self.probe_in <= 0:
-            return self._cut(limit, PROBED_PART, event.at)
+            return self._cut(limit, PROBED_PART, max(self.short, median), event.at)
         if not self.hot and limit >= 0.9 * self.knee:
             self.knee = self.knee * KNEE_GROWTH + min(1.0, LOW_KNEE_GROWTH * self.knee)
         return None
 
-    def _cut(self, limit: float, part: float, at: float) -> float:
+    def _cut(self, limit: float, part: float, latency: float, at: float) -> float:
         after = max(1.0, limit * part)
         per_s = len(self.answers) / max(1e-6, at - self.answers[0][0])
         if self.knee is not None:
-            # The limit has risen while these were counted: unless calls queue, there are more of them by now.
+            # The limit has risen while these were counted: unless calls queue, more come by now.
             per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
-        assert self.short is not None
-        self.trial = CutTrial(at, limit, after, per_s, self.knee, max(self.short, self.latest))
+        self.trial = CutTrial(at, limit, after, per_s, self.knee, latency)
         self.knee = after
         return after
 
