@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from dicast.workers.policy import adaptive, diagnosis
 from dicast.workers.policy.adaptive import Adaptive
-from dicast.workers.policy.adaptive_state import AcceptedLater, Growth, LatencyWatch, Timescales, TopRefusals
+from dicast.workers.policy.adaptive_state import AcceptedLater, Growth, Timescales, TopRefusals
 from dicast.workers.policy.breaker import Failures
 from dicast.workers.policy.budget import Budget, Nature, Trust
 from dicast.workers.policy.budgets import HiddenWindow, ReportedBudgets
 from dicast.workers.policy.diagnosis import Cause, Diagnosis
 from dicast.workers.policy.headers import NO_READINGS
+from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
 

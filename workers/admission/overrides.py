@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dicast.errors import DicastError, alternatives, meant
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_state import AdaptiveConfig
 from dicast.workers.policy.classic import ClassicConfig
 from dicast.workers.policy.error_budget import ErrorBudget
 from dicast.workers.policy.parameters import FairMode

@@ -18,9 +18,9 @@ import orjson
 
 from dicast.workers.admission.governor_store import GovernorStore, read_parameters
 from dicast.workers.admission.leases import OpenLease, open_leases
-from dicast.workers.policy.adaptive_state import CurvePoint
 from dicast.workers.policy.governor import ChangeCause
 from dicast.workers.policy.headers import BudgetUnit
+from dicast.workers.policy.latency import CurvePoint
 from dicast.workers.policy.parameters import BreakerPhase, Bucket, Parameters
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.keys import Keys

@@ -3,7 +3,7 @@
 It reacts within the time of a refusal instead of a round trip (`calls.py`; `Timescales`), grows in confirmed steps
 (`Growth`), judges episodes of refusals as cap, rate, collapse or noise (`diagnosis.py`; `AcceptedLater`,
 `TopRefusals`), keeps a learned rate (`rate.py`), follows the provider's own budgets (`budgets.py`), watches latency
-(`LatencyWatch`) and failures (`breaker.py`). `Adaptive` only decides which of them acts when.
+(`latency.py`) and failures (`breaker.py`). `Adaptive` only decides which of them acts when.
 
 The functions before it read its state and change nothing: what the evidence says, what the engine demands of the
 enforcer (`directives`), and when it is due again (`next_at`).
@@ -12,8 +12,7 @@ enforcer (`directives`), and when it is due again (`next_at`).
 from __future__ import annotations
 
 from dicast.workers.policy import breaker as breakers
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.adaptive_state import AdaptiveState, SingleCalls, Timescales
+from dicast.workers.policy.adaptive_state import AdaptiveConfig, AdaptiveState, SingleCalls, Timescales
 from dicast.workers.policy.breaker import Breaker, Failures
 from dicast.workers.policy.calls import OVERLOADED, UNAVAILABLE, Done, LoggedCall, Sent
 from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge, wander

@@ -1,4 +1,5 @@
-"""The memory of the default engine: plain data of bounded size, stored as JSON."""
+"""The constants of the default engine, each with its unit and its reason, and its memory: plain data of bounded size,
+stored as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +8,92 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.breaker import Breaker, Failures
+from dicast.workers.policy.breaker import Breaker, BreakerConfig, Failures
 from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import NEVER, CallLog, Done
+from dicast.workers.policy.diagnosis import DiagnosisConfig
+from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConfig:
+    """`*_rtts` are in smoothed round trips (answers' latency), `*_s` in seconds.
+
+    start, start_part      first limit, and as a part of the ceiling if that is more: few ceilings are guessed five
+                           times too high, and each step up from less costs a feedback delay ...
+    start_most             ... but all of it is sent before the first refusal comes back
+    start_part_large       the least first limit as a part of the ceiling: from 20 to 2,000 takes a dozen steps
+    start_s                the first calls are spread over so long
+    slow_start_factor      growth of the limit per feedback delay; the last step overshoots by as much
+    starting_rtts          so long after slow start its bursts still blur the evidence
+    hold_min_rtts          wait between probes beyond the known good level, after success ...
+    hold_max_rtts          ... and after many failures (`_late`: where refusals are heard late, so that steps take long)
+    calls_per_probe        a probe costs a refusal; small limits wait until so many calls outweigh it (`_settled`: where
+                           nothing but one level was refused for long)
+    overloaded_hold_rtts   longest wait after a 529: overload passes, and capacity comes back at once
+    feedback_first_s       time in which a refusal comes back, before any has
+    feedback_min_s, max_s  its bounds when measured: `feedback_factor` times the slowest of the last eight
+    quick_factor           times the quickest answers is longer than a refusal takes: a bound of it, and of its minimum
+    feedback_least_s       whatever is measured: below, the machines' own delays count
+    rtt_first_s            an answer's latency, before any has come
+    rtt_weight             weight of one answer in the average
+    pace_gain              grants a second relative to the limit's turnover: refills fast, without a burst
+    burst_part             part of the limit that may be filled at once after a pause (`_starting`: in slow start, and
+                           where a rate was found)
+    gentle_factor          a step that may have been refused for haste is spread over so many feedback delays
+    rate_room              limit relative to what a learned rate needs, so that latency may wander
+    quantum_gain           part of an advertised rate to use when the provider counts it per second
+    memory_rtts            how long a refused level is remembered
+    trust_rtts             how long a finding about single refusals that were noise is trusted
+    log_rtts, log_least_s  span of the evidence
+    trip_failures          consecutive failures that open the breaker
+    grace_s                grants are held so much longer than a diagnosis takes, for its decision comes a little late
+    stop_after             refusals since the last decision after which the enforcer stops by itself
+    latency_tolerance      times the least latency seen that means queueing
+    latency_target_s       the operator's target, below which the median latency is kept; None: there is none
+    """
+
+    start: float = 10.0
+    start_part: float = 0.2
+    start_most: float = 20.0
+    start_part_large: float = 0.04
+    start_s: float = 0.3
+    slow_start_factor: float = 1.5
+    starting_rtts: float = 4.0
+    hold_min_rtts: float = 1.0
+    hold_max_rtts: float = 7.0
+    hold_max_late_rtts: float = 5.0
+    calls_per_probe: float = 110.0
+    calls_per_probe_settled: float = 250.0
+    overloaded_hold_rtts: float = 3.0
+    feedback_first_s: float = 0.8
+    feedback_min_s: float = 0.5
+    feedback_max_s: float = 15.0
+    feedback_factor: float = 1.3
+    feedback_least_s: float = 0.1
+    quick_factor: float = 0.6
+    rtt_first_s: float = 5.0
+    rtt_weight: float = 0.05
+    pace_gain: float = 2.0
+    burst_part: float = 0.5
+    burst_part_starting: float = 0.025
+    gentle_factor: float = 4.0
+    rate_room: float = 1.5
+    quantum_gain: float = 0.985
+    memory_rtts: float = 20.0
+    trust_rtts: float = 30.0
+    log_rtts: float = 8.0
+    log_least_s: float = 10.0
+    trip_failures: int = 5
+    grace_s: float = 0.3
+    stop_after: int = 6
+    latency_tolerance: float = 2.0
+    latency_target_s: float | None = None
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+
 
 CLEARLY = 0.89
 """A refused level is disproved if it is below this part of an accepted limit."""
@@ -272,377 +353,6 @@ class Growth:
     def _move(self, limit: float) -> None:
         self.limit, self.full_since, self.pending, self.resumed = limit, None, False, False
         self.fills, self.needed = 0, FILLS
-
-
-MOST_COHORTS = 50
-COHORT = 24
-"""The fewest calls of a cohort; one of a large limit has half as many as that, and at a knee all of them."""
-LEAST_ANSWERS, MOST_ANSWERS = 12, 64
-"""The answers by which the throughput before a cut is measured."""
-PAUSE_RTTS = 2.0
-"""Without an answer for so many round trips, there was no work."""
-LEAST_IN_COHORT = 12
-"""The fewest accepted calls of a cohort that counts: the median of a few is chance."""
-WEIGHT = 0.4
-"""The weight of one median in their average."""
-BASE_GROWTH = 1.001
-"""Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
-START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
-"""Latencies relative to the base: up to the first slow start may go on; at a known knee, up to the second the limit may
-rise, and above the third it is cut."""
-LUCKY = 2.7
-"""So many times what the quickest tenth of the first cohort took is the most that its median can be without a queue."""
-KNEE_GROWTH = 1.05
-"""Growth of the knee per cohort whose calls did not queue; one call more is added."""
-LOW_KNEE_GROWTH = 0.08
-"""That call as a part of the knee at most: to a few calls, three cohorts would add more than a probe takes back."""
-USED_PART = 0.7
-"""A limit is in use where more calls than this part of it are open, or all but one."""
-PROBED_PART = 0.65
-KEPT, WAITED_ONLY = 0.8, 0.9
-"""The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
-YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
-"""Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
-PROBE_SOON, PROBE_LATE = 3, 64
-"""At a knee the limit is lowered to this part after so many cohorts, to measure the base anew: soon while that costs no
-throughput, then ever later."""
-
-
-@dataclass(slots=True)
-class Cohort:
-    """Calls sent one after the other from `first` to `end`, under limits of at most `level`. `opened` is the sum of how
-    many were open with each of those that were answered, itself included."""
-
-    first: float
-    end: float | None = None
-    size: int = 0
-    level: float = 0.0
-    latencies: list[float] = field(default_factory=list)
-    opened: int = 0
-
-
-CURVE_STEP = 1.25
-"""Levels that lie nearer to each other than this share a point of the curve."""
-MOST_POINTS = 16
-
-
-@dataclass(slots=True)
-class CurvePoint:
-    """What was seen with about `open` calls open, lately `at`: answers a second, and the median latency."""
-
-    open: float
-    per_s: float
-    latency_s: float
-    at: float
-
-
-@dataclass(slots=True)
-class CutTrial:
-    """A cut under test: when, limits, answers per second, knee and median latency before, and the limit after. From the
-    first cohort that was sent well after it, `since` then, its `median` and the number of `answers` are known."""
-
-    at: float
-    before: float
-    after: float
-    per_s_before: float
-    knee_before: float | None
-    latency_before: float = 0.0
-    since: float | None = None
-    median: float = 0.0
-    answers: int = 0
-
-
-AIM, CALM_PART, STEEPEST_CUT, STEEPEST_RISE = 0.9, 0.8, 0.5, 1.5
-"""Of the latency target: what a change of the limit aims at, and below which more calls are tried soon. Of the limit:
-the most by which it changes at once, for the latency of a moment may be chance."""
-FIRST_WAIT, LONGEST_WAIT, CALM_COUNTS = 4, 256, 4
-"""So many looks are taken before more calls are tried; one at calm calls counts for several."""
-LOOK, LOOK_AT_ONE, LOOKED_AT, DOUBT = 24, 12, 96, 18
-"""The fewest answers between two looks at the latencies (while only one call may be open, they are long in coming), and
-the most that a look takes in. For each `DOUBT` fewer than that, one more has to be above or below a bound."""
-ANEW_RTTS = 2.5
-"""So many round trips after a change of the limit, answers are those of the new one."""
-
-
-@dataclass(slots=True)
-class LatencyTarget:
-    """The operator's target for the median latency of calls, in seconds; None: there is none.
-
-    `most` bounds the limit; None while the target was never missed. `latencies` are the last ones since it moved at
-    `moved_at`, `fresh` of which came after the last look; those calls left with at most `most_open` open, themselves
-    included. `left` is how many looks the next rise has to wait, and `wait` how many one has to at present.
-
-    Where the median is above the target, the limit is cut in proportion, to what would take nine tenths of the target.
-    It rises in the same way where the median is below four fifths of the target, and by a twentieth and a call after
-    four looks below the target itself: whether more calls take longer is not known before they are tried. A rise after
-    which the target is missed makes the next one wait twice as long, so that a limit that is as high as it may be is
-    hardly ever left. Answers are taken as they come, from whichever call: of calls that were sent together, those that
-    are back first are the quick ones.
-    """
-
-    target_s: float | None = None
-    most: float | None = None
-    moved_at: float = NEVER
-    latencies: deque[float] = field(default_factory=deque)
-    fresh: int = 0
-    most_open: int = 0
-    wait: int = FIRST_WAIT
-    left: int = FIRST_WAIT
-    rose: bool = False
-
-    def aim(self, target_s: float | None) -> None:
-        """Take in the target that the operator wants at present; without one, nothing is left of an earlier one."""
-        if target_s is None and self.target_s is not None:
-            self.most = None
-        if target_s != self.target_s:
-            self._forget()
-            self.target_s, self.rose, self.wait, self.left = target_s, False, FIRST_WAIT, FIRST_WAIT
-
-    def meet(self, event: Done, limit: float, rtt_s: float) -> float | None:
-        """Take in an outcome; returns the limit that keeps the target if that is missed, else None.
-
-        A call that failed later than the target has missed it.
-        """
-        if self.target_s is None or event.was_refused or event.at < self.moved_at + ANEW_RTTS * rtt_s:
-            return None
-        if not event.ok and event.latency_s <= self.target_s:
-            return None
-        self.latencies.append(event.latency_s)
-        while len(self.latencies) > LOOKED_AT:
-            self.latencies.popleft()
-        self.fresh, self.most_open = self.fresh + 1, max(self.most_open, event.open_before + 1)
-        if self.fresh < max(LOOK if limit >= 2.0 else LOOK_AT_ONE, limit / 2.0):
-            return None
-        opened, self.fresh, self.most_open = self.most_open, 0, 0
-        return self._compare(sorted(self.latencies), limit, opened, event.at)
-
-    def _compare(self, latencies: list[float], limit: float, opened: int, now: float) -> float | None:
-        assert self.target_s is not None
-        middle, doubt = len(latencies) // 2, (LOOKED_AT - len(latencies)) // DOUBT
-        median = latencies[middle]
-        if latencies[middle - doubt] > self.target_s:
-            return self._cut(min(limit, float(opened)), median, now)
-        if self.most is None or limit < 0.9 * self.most:
-            return None
-        calm = latencies[middle + doubt] < CALM_PART * self.target_s
-        self.left -= CALM_COUNTS if calm else int(median < self.target_s)
-        if self.left <= 0:
-            if self.rose and calm:
-                self.wait = max(FIRST_WAIT, self.wait // 2)
-            in_proportion = min(STEEPEST_RISE, AIM * self.target_s / median)
-            self._move(max(self.most * KNEE_GROWTH + 1.0, self.most * in_proportion), now, rose=True)
-        return None
-
-    def _cut(self, calls: float, median_s: float, now: float) -> float | None:
-        assert self.target_s is not None
-        self.wait = min(LONGEST_WAIT, 2 * self.wait) if self.rose else FIRST_WAIT
-        if calls <= 1.0:
-            self._forget()
-            self.rose, self.left = False, self.wait
-            return None
-        self._move(max(1.0, calls * max(STEEPEST_CUT, AIM * self.target_s / median_s)), now, rose=False)
-        return self.most
-
-    def _move(self, most: float, now: float, *, rose: bool) -> None:
-        self._forget()
-        self.most, self.moved_at, self.rose, self.left = most, now, rose, self.wait
-
-    def _forget(self) -> None:
-        self.latencies.clear()
-        self.fresh = self.most_open = 0
-
-
-@dataclass(slots=True)
-class LatencyWatch:
-    """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
-    medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
-    `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
-    a latency. `answers` are the last ones, each with when it came and how many calls were open when it was sent, itself
-    included. `curve` has what was seen at each level, for people; nothing follows from it.
-
-    Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
-    cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
-    the median rises far above the least seen lately, the limit is cut towards it. Little's law then judges the cut:
-    where calls were queueing, limit / latency (the throughput) stays; if it falls about as far as the limit, the model
-    itself became slower, the cut is undone and the new latency is the base. So it is where calls take longer than
-    before the cut: while a model gets slower there are fewer answers for a while, whatever the limit is.
-
-    From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
-    other. It rises slowly while calls do not queue, and is cut where they do. A base that was measured while calls
-    already queued is too high; so the limit is lowered now and then, and the same law judges whether that cost
-    anything.
-    """
-
-    cohorts: deque[Cohort] = field(default_factory=deque)
-    short: float | None = None
-    base: float | None = None
-    calm: float = 0.0
-    knee: float | None = None
-    medians: int = 0
-    probe_in: int = PROBE_SOON
-    probe_after: int = PROBE_SOON
-    answers: deque[tuple[float, int]] = field(default_factory=deque)
-    trial: CutTrial | None = None
-    hot: bool = False
-    target: LatencyTarget = field(default_factory=LatencyTarget)
-    curve: dict[int, CurvePoint] = field(default_factory=dict)
-
-    def most(self, ceiling: float) -> float:
-        """Return the most that the limit may become: the least of the ceiling, the knee and what keeps the target."""
-        return min(ceiling, self.knee or ceiling, self.target.most or ceiling)
-
-    def forget(self) -> None:
-        """Drop all cohorts: after an outage, earlier latencies are not comparable. A cut that was under test is
-        undone."""
-        self._end_trial()
-        self.cohorts.clear()
-        self.answers.clear()
-        self.short = None
-        self.calm, self.hot = 0.0, False
-
-    def _end_trial(self) -> None:
-        """Forget the cut under test, and what it said of the knee."""
-        if self.trial is not None:
-            self.knee = None if self.trial.knee_before is None else self.trial.before
-            self.trial = None
-
-    def sent(self, at: float, limit: float) -> None:
-        """Note that a call was sent under that limit."""
-        if not self.cohorts or self.cohorts[-1].end is not None:
-            if len(self.cohorts) > MOST_COHORTS:
-                self.cohorts.popleft()
-            self.cohorts.append(Cohort(at))
-        cohort = self.cohorts[-1]
-        cohort.size, cohort.level = cohort.size + 1, max(cohort.level, limit)
-        if cohort.size >= max(COHORT, limit / 2.0 if self.knee is None else limit):
-            cohort.end = at
-
-    def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
-        """Take in one outcome; returns a new limit if the latency calls for one, else None.
-
-        A value above `limit` undoes the cut under test; one below is a cut.
-        """
-        if event.ok:
-            self._count(event, rtt_s)
-        cohort = self._complete(event)
-        lower = self.target.meet(event, limit, rtt_s)
-        if lower is not None:
-            self._end_trial()
-            return lower
-        if cohort is None:
-            return None
-        median = sorted(cohort.latencies)[cohort.size // 2]
-        self._draw(cohort, median, event.at)
-        if self.trial is not None:
-            trial = self.trial
-            if cohort.first < trial.at + 1.5 * rtt_s:
-                return None
-            if trial.since is None:
-                trial.since, trial.median, trial.answers = event.at, median, 0
-                return None
-            median = math.sqrt(trial.median * median)
-            self.trial, self.short = None, median
-            throughput = trial.answers / max(1e-6, event.at - trial.since) / trial.per_s_before
-            kept = throughput >= KEPT and median <= trial.latency_before
-            self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
-            self.probe_in = self.probe_after
-            if not kept:
-                self.base, self.knee = median, None if trial.knee_before is None else trial.before
-                return trial.before
-        self.medians = min(self.medians + 1, YOUNG_MEDIANS)
-        self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
-        quick = LUCKY * sorted(cohort.latencies)[len(cohort.latencies) // 10]
-        self.base = min(self.short, quick if self.base is None else self.base * BASE_GROWTH)
-        if median <= START_CALM * self.base:
-            self.calm = max(self.calm, cohort.level)
-        self.hot = self.short / self.base > (0.9 * tolerance if self.knee is None else CALM)
-        if self.target.most is not None and self.target.most <= (self.knee or self.target.most):
-            self.hot = False  # the target says how long calls may take, and no longer the base
-            return None
-        return self._changed(event, limit, tolerance, median)
-
-    def _draw(self, cohort: Cohort, median_s: float, at: float) -> None:
-        """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
-        is_full, (earliest, _) = len(self.answers) >= MOST_ANSWERS, self.answers[0]
-        if at <= cohort.first or (earliest > cohort.first and not is_full):
-            return  # it began before the answers did, or a pause lies within
-        since = max(cohort.first, earliest)
-        opened = cohort.opened / len(cohort.latencies)
-        per_s = sum(instant >= since for instant, _ in self.answers) / max(1e-6, at - since)
-        level = round(math.log(opened, CURVE_STEP))
-        point = self.curve.setdefault(level, CurvePoint(opened, per_s, median_s, at))
-        point.open += WEIGHT * (opened - point.open)
-        point.per_s += WEIGHT * (per_s - point.per_s)
-        point.latency_s += WEIGHT * (median_s - point.latency_s)
-        point.at = at
-        if len(self.curve) > MOST_POINTS:
-            del self.curve[min(self.curve, key=lambda key: self.curve[key].at)]
-
-    def _changed(self, event: Done, limit: float, tolerance: float, median: float) -> float | None:
-        """Return the limit that follows from the latencies; None if it may stay."""
-        unused = event.open_before <= min(USED_PART * limit, int(limit) - 1.5)
-        if unused or len(self.answers) < LEAST_ANSWERS:
-            return None
-        assert self.short is not None and self.base is not None
-        slower = self.short / self.base
-        if self.knee is None and self.medians < YOUNG_MEDIANS:
-            tolerance = max(tolerance, CLEARLY_SLOWER)
-        if limit > 1.0 and slower > (tolerance if self.knee is None else QUEUEING):
-            return self._cut(limit, max(0.5, 1.2 / slower), max(self.short, median), event.at)
-        if self.knee is None:
-            return None
-        self.probe_in -= 1
-        if limit >= 2.0 and self.probe_in <= 0:
-            return self._cut(limit, PROBED_PART, max(self.short, median), event.at)
-        if not self.hot and limit >= 0.9 * self.knee:
-            self.knee = self.knee * KNEE_GROWTH + min(1.0, LOW_KNEE_GROWTH * self.knee)
-        return None
-
-    def _cut(self, limit: float, part: float, latency: float, at: float) -> float:
-        after = max(1.0, limit * part)
-        per_s = len(self.answers) / max(1e-6, at - self.answers[0][0])
-        if self.knee is not None:
-            # The limit has risen while these were counted: unless calls queue, more come by now.
-            per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
-        self.trial = CutTrial(at, limit, after, per_s, self.knee, latency)
-        self.knee = after
-        return after
-
-    def _count(self, event: Done, rtt_s: float) -> None:
-        """Count an answer. A pause says nothing about the throughput: it is then measured from its end."""
-        if self.answers and event.at > self.answers[-1][0] + PAUSE_RTTS * rtt_s:
-            self.answers.clear()
-            if self.trial is not None:
-                self.trial.since = None
-        self.answers.append((event.at, event.open_before + 1))
-        while len(self.answers) > MOST_ANSWERS:
-            self.answers.popleft()
-        if self.trial is not None:
-            self.trial.answers += 1
-
-    def _complete(self, event: Done) -> Cohort | None:
-        """Count the outcome in its cohort; returns the cohort once its median is known."""
-        for cohort in self.cohorts:
-            if cohort.end is None or event.sent_at <= cohort.end:
-                break
-        else:
-            return None
-        if event.sent_at < cohort.first:
-            return None
-        if event.ok:
-            cohort.latencies.append(event.latency_s)
-            cohort.opened += event.open_before + 1
-        else:
-            cohort.size -= 1
-        if cohort.end is None:
-            return None
-        if cohort.size < LEAST_IN_COHORT:
-            self.cohorts.remove(cohort)
-            return None
-        if not event.ok or 2 * len(cohort.latencies) <= cohort.size:
-            return None
-        self.cohorts.remove(cohort)
-        return cohort
 
 
 LAST_REFUSALS = 8

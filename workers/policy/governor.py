@@ -20,8 +20,7 @@ from pydantic import Discriminator, TypeAdapter
 
 from dicast.workers.policy import error_budget
 from dicast.workers.policy.adaptive import Adaptive
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.adaptive_state import AdaptiveState
+from dicast.workers.policy.adaptive_state import AdaptiveConfig, AdaptiveState
 from dicast.workers.policy.breaker import Breaker
 from dicast.workers.policy.calls import Done, Event, Sent, is_sane
 from dicast.workers.policy.classic import Classic, ClassicConfig, ClassicState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
+from dicast.workers.policy.adaptive_state import AdaptiveConfig
 from dicast.workers.policy.classic import ClassicConfig
 from dicast.workers.policy.error_budget import ErrorBudget
 from dicast.workers.policy.parameters import FairMode

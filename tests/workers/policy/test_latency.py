@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.adaptive_state import LOOK, MOST_POINTS, LatencyWatch
+from dicast.workers.policy.latency import LOOK, MOST_POINTS, LatencyWatch
 from tests.workers.policy.build import done
 
 LIMIT = 40.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dicast.workers.policy.adaptive_config import AdaptiveConfig
-from dicast.workers.policy.adaptive_state import Timescales
+from dicast.workers.policy.adaptive_state import AdaptiveConfig, Timescales
 from tests.workers.policy.build import done
 
 CONFIG = AdaptiveConfig()
