@@ -589,6 +589,8 @@ class Adaptive:
             limit=growth.limit,
             rtt_s=state.timescales.rtt_s,
             tolerance=config.latency_tolerance,
+            is_waiting=growth.slow_start and not state.told.is_any_believed,
+            at_cap=growth.is_at_cap,
         )
         calm = growth.limit if state.told.is_any_believed else state.latency.calm
         growth.answered = max(growth.answered, calm)

@@ -148,6 +148,8 @@ MOST_ON_WAY = 4.0
 LARGE_STEP = 4.0
 SETTLED_ROW = 3
 """A level that was refused this often in a row, and no other one, is considered stable."""
+AT_CAP = 1.1
+"""A limit is at a cap if calls are refused at so many times as many."""
 SLOW_START_PART = 0.9
 """Slow start ends when this part of the ceiling is confirmed: calls beyond the true capacity would all be refused
 before the first refusal arrives."""
@@ -164,8 +166,9 @@ class Growth:
     `limit` is the wanted limit, `before` the one before the last step, `good` a level known to be accepted. `refused`
     is the lowest level at which a step of one call was refused, `row` times in a row (0: none).
 
-    The limit was filled `fills` times of `needed` since it last moved, the last counted time at `filled_at`. `resumed`
-    says that work has come back after a pause and has not filled the limit yet.
+    Slow start goes on as long as answers of nearly the present level are calm; `answered` is the highest such level.
+    The last cut `interrupted` it. The limit was filled `fills` times of `needed` since it last moved, the last counted
+    time at `filled_at`. `resumed` says that work has come back after a pause and has not filled the limit yet.
 
     The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
     *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
@@ -196,6 +199,7 @@ class Growth:
     refused: float = 0.0
     row: int = 0
     answered: float = 0.0
+    interrupted: bool = False
 
     @property
     def step(self) -> float:
@@ -217,6 +221,11 @@ class Growth:
     def settled(self) -> bool:
         """Whether the limit has been stable for long."""
         return self.row >= SETTLED_ROW
+
+    @property
+    def is_at_cap(self) -> bool:
+        """Whether a step of one call was refused not far above the limit."""
+        return 0.0 < self.refused <= AT_CAP * self.limit
 
     def filled(self, at: float) -> None:
         """Note that a call was sent that used the last slot."""
@@ -304,7 +313,7 @@ class Growth:
         if self.slow_start:
             self.slow_start_until = now
         self._move(limit)
-        self.slow_start, self.increment, self.cut_at = False, 1.0, now
+        self.interrupted, self.slow_start, self.increment, self.cut_at = self.slow_start, False, 1.0, now
 
     def lower(self, limit: float) -> None:
         """Lower the limit without starting a new settle window."""
@@ -312,9 +321,13 @@ class Growth:
         self.increment, self.refused = 1.0, limit + 1.0
 
     def uncut(self, now: float, limit: float) -> None:
-        """Undo a cut that was wrong; `limit` is known to be good."""
+        """Undo a cut that was wrong; `limit` is known to be good. If it ended slow start, that goes on."""
         self._move(limit)
-        self.good, self.increment, self.cut_at = max(self.good, limit), 1.0, now
+        self.increment, self.cut_at = 1.0, now
+        if self.interrupted:
+            self.slow_start, self.pending, self.answered = True, True, limit
+        else:
+            self.good = max(self.good, limit)
 
     def forget_step(self) -> None:
         """Forget the pending step, because the limit is not the bound: whether it was filled says nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -17,24 +18,36 @@ PAUSE_RTTS = 2.0
 """Without an answer for so many round trips, there was no work."""
 LEAST_IN_COHORT = 12
 """The fewest accepted calls of a cohort that counts: the median of a few is chance."""
+KNOWN_PART = 3
+"""A median is known once one in so many calls of its cohort has taken as long."""
+LOOKS_AT_COHORT = 24
+"""How often the median of a large cohort is looked for, at most, while its answers come."""
 WEIGHT = 0.4
 """The weight of one median in their average."""
-BASE_GROWTH = 1.001
-"""Growth of the base per cohort, so that one measured at a lucky time is forgotten slowly."""
+BASE_GROWTH, BASE_GROWTH_AT_CAP = 1.001, 1.05
+"""Growth of the base per cohort, so that one measured at a lucky time is forgotten: slowly, and soon where calls are
+refused above the limit, so that a knee is not what bounds it."""
 START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
 """Latencies relative to the base: up to the first slow start may go on; at a known knee, up to the second the limit may
 rise, and above the third it is cut."""
-LUCKY = 2.7
+LUCKY = 2.2
 """So many times what the quickest tenth of the first cohort took is the most that its median can be without a queue."""
-KNEE_GROWTH = 1.05
-"""Growth of the knee per cohort whose calls did not queue; one call more is added."""
-LOW_KNEE_GROWTH = 0.08
+KNEE_GROWTH, CALM_KNEE_GROWTH = 1.05, 1.1
+"""Growth of the knee per cohort whose calls hardly queued, and of one whose calls did not; one call more is added."""
+LOW_KNEE_GROWTH = 0.04
 """That call as a part of the knee at most: to a few calls, three cohorts would add more than a probe takes back."""
 USED_PART = 0.7
 """A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
-KEPT, WAITED_ONLY = 0.8, 0.9
-"""The part of the throughput that must be left after a cut for it to stand, and from which on calls had only waited."""
+DEEPEST_CUT = 0.2
+"""The least part of the limit that a cut leaves."""
+CUT_STANDS, PROBE_STANDS = 0.5, 0.4
+"""A cut to a part of the limit stands if at least this power of that part is left of the throughput. A probe is undone
+more easily, for a wrong one costs more than one fewer."""
+SETTLED_RTTS = 1.0
+"""So many round trips after a cut, as few calls are open as it wants."""
+WAITED_ONLY = 0.9
+"""The part of the throughput that is left after a cut if calls had only waited."""
 YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
 """Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
 PROBE_SOON, PROBE_LATE = 3, 64
@@ -44,15 +57,66 @@ throughput, then ever later."""
 
 @dataclass(slots=True)
 class Cohort:
-    """Calls sent one after the other from `first` to `end`, under limits of at most `level`. `opened` is the sum of how
-    many were open with each of those that were answered, itself included."""
+    """Calls sent one after the other from `first` to `end`, under limits of at most `level` and on average of `limit`.
+
+    `latencies` are those of the answers, in ascending order, and `awaited` the instants of sending of the calls that
+    are not back yet. `opened` is the sum of how many calls were open with each answered one, itself included. `median`
+    is their median latency, once it is known.
+    """
 
     first: float
     end: float | None = None
-    size: int = 0
     level: float = 0.0
+    limit: float = 0.0
     latencies: list[float] = field(default_factory=list)
+    awaited: list[float] = field(default_factory=list)
     opened: int = 0
+    median: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return len(self.latencies) + len(self.awaited)
+
+    @property
+    def open(self) -> float:
+        """How many calls were open with each answered one on average, itself included."""
+        return self.opened / len(self.latencies)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether nearly as many calls were open as were allowed."""
+        return self.open > min(USED_PART * self.limit + 1.0, int(self.limit) - 0.5)
+
+    def add(self, at: float, limit: float) -> None:
+        """Note that a call was sent under that limit."""
+        self.awaited.append(at)
+        self.level = max(self.level, limit)
+        self.limit += (limit - self.limit) / self.size
+
+    def close(self, event: Done) -> None:
+        """Take in the outcome of one of these calls. One that was not answered does not count."""
+        place = bisect_left(self.awaited, event.sent_at)
+        if place < len(self.awaited) and self.awaited[place] == event.sent_at:
+            del self.awaited[place]
+        if event.ok:
+            insort(self.latencies, event.latency_s)
+            self.opened += event.open_before + 1
+
+    def median_at(self, now: float) -> float | None:
+        """Return the median latency as far as it is known `now`; None while it is not.
+
+        A call that is awaited counts by what it has taken so far, as in the estimate of Kaplan and Meier (1958): of
+        calls that were sent one after the other, the first ones to come back are not the quick ones.
+        """
+        surviving, longer = 1.0, len(self.awaited)
+        for number, latency in enumerate(self.latencies):
+            while longer and now - self.awaited[longer - 1] < latency:
+                longer -= 1
+            at_risk = len(self.latencies) - number + longer
+            surviving *= 1.0 - 1.0 / at_risk
+            if surviving < 0.5 - 1e-9:
+                return latency if KNOWN_PART * at_risk >= self.size else None
+        return None
 
 
 CURVE_STEP = 1.25
@@ -72,18 +136,32 @@ class CurvePoint:
 
 @dataclass(slots=True)
 class CutTrial:
-    """A cut under test: when, limits, answers per second, knee and median latency before, and the limit after. From the
-    first cohort that was sent well after it, `since` then, its `median` and the number of `answers` are known."""
+    """A cut under test: when, the limits before and after, and the knee before.
+
+    The throughput before is known in two ways, answers a second (`per_s_before`) and, by Little's law, open calls by
+    latency (`flow_before`). After it, `since` the first cohort that was sent well after the cut came back, `answers`
+    are counted; `flow` and `median` are those of that cohort.
+    """
 
     at: float
     before: float
     after: float
     per_s_before: float
+    flow_before: float
     knee_before: float | None
-    latency_before: float = 0.0
+    is_probe: bool
     since: float | None = None
-    median: float = 0.0
     answers: int = 0
+
+    def throughput(self, cohort: Cohort, now: float) -> float:
+        """Return the throughput relative to that before, by a cohort that was sent under the new limit.
+
+        It is the geometric mean of the two: each may mislead. Answers that come while a server gets slower are few,
+        whatever the limit is, and a few latencies are chance.
+        """
+        assert self.since is not None
+        counted = self.answers / max(1e-6, now - self.since) / self.per_s_before
+        return math.sqrt(counted * cohort.open / cohort.median / self.flow_before)
 
 
 AIM, CALM_PART, STEEPEST_CUT, STEEPEST_RISE = 0.9, 0.8, 0.5, 1.5
@@ -247,14 +325,24 @@ class LatencyWatch:
                 self.cohorts.popleft()
             self.cohorts.append(Cohort(at))
         cohort = self.cohorts[-1]
-        cohort.size, cohort.level = cohort.size + 1, max(cohort.level, limit)
+        cohort.add(at, limit)
         if cohort.size >= max(COHORT, limit / 2.0 if self.knee is None else limit):
             cohort.end = at
 
-    def observe(self, event: Done, *, limit: float, rtt_s: float, tolerance: float) -> float | None:
+    def observe(
+        self,
+        event: Done,
+        *,
+        limit: float,
+        rtt_s: float,
+        tolerance: float,
+        is_waiting: bool = False,
+        at_cap: bool = False,
+    ) -> float | None:
         """Take in one outcome; returns a new limit if the latency calls for one, else None.
 
-        A value above `limit` undoes the cut under test; one below is a cut.
+        A value above `limit` undoes the cut under test; one below is a cut. `is_waiting` says that slow start waits for
+        calm answers, `at_cap` that calls are refused above the limit: then only much slower answers mean a knee.
         """
         if event.ok:
             self._count(event, rtt_s)
@@ -265,80 +353,99 @@ class LatencyWatch:
             return lower
         if cohort is None:
             return None
-        median = sorted(cohort.latencies)[cohort.size // 2]
-        self._draw(cohort, median, event.at)
+        self._draw(cohort, event.at)
         if self.trial is not None:
-            trial = self.trial
-            if cohort.first < trial.at + 1.5 * rtt_s:
+            if self.trial.since is None or cohort.first < self.trial.since:
                 return None
-            if trial.since is None:
-                trial.since, trial.median, trial.answers = event.at, median, 0
-                return None
-            median = math.sqrt(trial.median * median)
-            self.trial, self.short = None, median
-            throughput = trial.answers / max(1e-6, event.at - trial.since) / trial.per_s_before
-            kept = throughput >= KEPT and median <= trial.latency_before
-            self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
-            self.probe_in = self.probe_after
-            if not kept:
-                self.base, self.knee = median, None if trial.knee_before is None else trial.before
-                return trial.before
-        self.medians = min(self.medians + 1, YOUNG_MEDIANS)
-        self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
-        quick = LUCKY * sorted(cohort.latencies)[len(cohort.latencies) // 10]
-        self.base = min(self.short, quick if self.base is None else self.base * BASE_GROWTH)
-        if median <= START_CALM * self.base:
-            self.calm = max(self.calm, cohort.level)
-        self.hot = self.short / self.base > (0.9 * tolerance if self.knee is None else CALM)
+            former = self._judge(self.trial, cohort, event.at)
+            if former is not None:
+                return former
+        queueing = self._compare(cohort, tolerance, at_cap=at_cap)
         if self.target.most is not None and self.target.most <= (self.knee or self.target.most):
             self.hot = False  # the target says how long calls may take, and no longer the base
             return None
-        return self._changed(event, limit, tolerance, median)
+        return self._changed(cohort, limit, queueing, event.at, is_waiting=is_waiting)
 
-    def _draw(self, cohort: Cohort, median_s: float, at: float) -> None:
+    def _judge(self, trial: CutTrial, cohort: Cohort, now: float) -> float | None:
+        """End the trial of a cut by a cohort that was sent well after it; returns the former limit if it is undone."""
+        throughput = trial.throughput(cohort, now)
+        self.trial, self.short = None, cohort.median
+        self.cohorts = deque(other for other in self.cohorts if other.first >= trial.at)
+        self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
+        self.probe_in = self.probe_after
+        if throughput >= (trial.after / trial.before) ** (PROBE_STANDS if trial.is_probe else CUT_STANDS):
+            return None
+        self.base, self.knee = cohort.median, None if trial.knee_before is None else trial.before
+        return trial.before
+
+    def _compare(self, cohort: Cohort, tolerance: float, *, at_cap: bool) -> float:
+        """Compare a cohort with the base; returns from how many times the base on calls are queueing.
+
+        At a cap a knee that calls do not queue at is none, and only much slower answers mean one.
+        """
+        self.medians, median = min(self.medians + 1, YOUNG_MEDIANS), cohort.median
+        self.short = median if self.short is None else self.short + WEIGHT * (median - self.short)
+        quick = LUCKY * cohort.latencies[len(cohort.latencies) // 10]
+        growth = BASE_GROWTH_AT_CAP if at_cap and self.knee is None else BASE_GROWTH
+        self.base = min(self.short, quick if self.base is None else self.base * growth)
+        if median <= START_CALM * self.base:
+            self.calm = max(self.calm, cohort.level)
+        latest = max(self.short, median)
+        if at_cap and latest <= CALM * self.base:
+            self.knee = None
+        if self.knee is not None:
+            self.hot = latest > CALM * self.base
+            return QUEUEING
+        if at_cap:
+            tolerance = max(tolerance, CLEARLY_SLOWER)
+        self.hot = self.short > 0.9 * tolerance * self.base
+        return max(tolerance, CLEARLY_SLOWER) if self.medians < YOUNG_MEDIANS else tolerance
+
+    def _draw(self, cohort: Cohort, at: float) -> None:
         """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
         is_full, (earliest, _) = len(self.answers) >= MOST_ANSWERS, self.answers[0]
         if at <= cohort.first or (earliest > cohort.first and not is_full):
             return  # it began before the answers did, or a pause lies within
         since = max(cohort.first, earliest)
-        opened = cohort.opened / len(cohort.latencies)
+        opened = cohort.open
         per_s = sum(instant >= since for instant, _ in self.answers) / max(1e-6, at - since)
         level = round(math.log(opened, CURVE_STEP))
-        point = self.curve.setdefault(level, CurvePoint(opened, per_s, median_s, at))
+        point = self.curve.setdefault(level, CurvePoint(opened, per_s, cohort.median, at))
         point.open += WEIGHT * (opened - point.open)
         point.per_s += WEIGHT * (per_s - point.per_s)
-        point.latency_s += WEIGHT * (median_s - point.latency_s)
+        point.latency_s += WEIGHT * (cohort.median - point.latency_s)
         point.at = at
         if len(self.curve) > MOST_POINTS:
             del self.curve[min(self.curve, key=lambda key: self.curve[key].at)]
 
-    def _changed(self, event: Done, limit: float, tolerance: float, median: float) -> float | None:
-        """Return the limit that follows from the latencies; None if it may stay."""
-        unused = event.open_before <= min(USED_PART * limit, int(limit) - 1.5)
-        if unused or len(self.answers) < LEAST_ANSWERS:
+    def _changed(self, cohort: Cohort, limit: float, queueing: float, now: float, *, is_waiting: bool) -> float | None:
+        """Return the limit that follows from the latencies, of which `queueing` times the base is too much; None if it
+        may stay."""
+        if not cohort.is_at_limit or len(self.answers) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
-        if self.knee is None and self.medians < YOUNG_MEDIANS:
-            tolerance = max(tolerance, CLEARLY_SLOWER)
-        if limit > 1.0 and slower > (tolerance if self.knee is None else QUEUEING):
-            return self._cut(limit, max(0.5, 1.2 / slower), max(self.short, median), event.at)
-        if self.knee is None:
+        if limit > 1.0 and slower > queueing:
+            return self._cut(limit, max(DEEPEST_CUT, 1.2 / slower), cohort, now)
+        if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
         self.probe_in -= 1
         if limit >= 2.0 and self.probe_in <= 0:
-            return self._cut(limit, PROBED_PART, max(self.short, median), event.at)
-        if not self.hot and limit >= 0.9 * self.knee:
-            self.knee = self.knee * KNEE_GROWTH + min(1.0, LOW_KNEE_GROWTH * self.knee)
+            return self._cut(limit, PROBED_PART, cohort, now, is_probe=True)
+        if self.knee is not None and not self.hot and limit >= 0.9 * self.knee:
+            growth = CALM_KNEE_GROWTH if slower <= START_CALM else KNEE_GROWTH
+            self.knee = self.knee * growth + min(1.0, LOW_KNEE_GROWTH * self.knee)
         return None
 
-    def _cut(self, limit: float, part: float, latency: float, at: float) -> float:
+    def _cut(self, limit: float, part: float, cohort: Cohort, at: float, *, is_probe: bool = False) -> float:
+        assert self.short is not None
         after = max(1.0, limit * part)
         per_s = len(self.answers) / max(1e-6, at - self.answers[0][0])
         if self.knee is not None:
             # The limit has risen while these were counted: unless calls queue, more come by now.
             per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
-        self.trial = CutTrial(at, limit, after, per_s, self.knee, latency)
+        flow = cohort.open / max(self.short, cohort.median)
+        self.trial = CutTrial(at, limit, after, per_s, flow, self.knee, is_probe)
         self.knee = after
         return after
 
@@ -351,8 +458,12 @@ class LatencyWatch:
         self.answers.append((event.at, event.open_before + 1))
         while len(self.answers) > MOST_ANSWERS:
             self.answers.popleft()
-        if self.trial is not None:
-            self.trial.answers += 1
+        trial = self.trial
+        if trial is not None:
+            if trial.since is not None:
+                trial.answers += 1
+            elif event.at >= trial.at + SETTLED_RTTS * rtt_s:
+                trial.since, trial.answers = event.at, 0
 
     def _complete(self, event: Done) -> Cohort | None:
         """Count the outcome in its cohort; returns the cohort once its median is known."""
@@ -363,17 +474,17 @@ class LatencyWatch:
             return None
         if event.sent_at < cohort.first:
             return None
-        if event.ok:
-            cohort.latencies.append(event.latency_s)
-            cohort.opened += event.open_before + 1
-        else:
-            cohort.size -= 1
+        cohort.close(event)
         if cohort.end is None:
             return None
         if cohort.size < LEAST_IN_COHORT:
             self.cohorts.remove(cohort)
             return None
-        if not event.ok or 2 * len(cohort.latencies) <= cohort.size:
+        if not event.ok or len(cohort.latencies) % max(1, cohort.size // LOOKS_AT_COHORT):
             return None
+        median = cohort.median_at(event.at)
+        if median is None:
+            return None
+        cohort.median = median
         self.cohorts.remove(cohort)
         return cohort

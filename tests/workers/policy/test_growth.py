@@ -79,3 +79,13 @@ def test_a_level_that_is_accepted_after_all_is_forgotten() -> None:
     growth.filled(301.0)
     stepped(growth, 302.0, 3.0)
     assert fills_needed(growth) == FILLS
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_undone_cut_that_ended_slow_start_lets_it_go_on(interrupted: bool) -> None:
+    growth = Growth(40.0, slow_start=interrupted, answered=30.0)
+    growth.cut(10.0, 20.0)
+    growth.good = 0.0
+    growth.uncut(20.0, 40.0)
+    assert (growth.limit, growth.slow_start, growth.cut_at) == (40.0, interrupted, 20.0)
+    assert (growth.good, growth.answered) == ((0.0, 40.0) if interrupted else (40.0, 30.0))

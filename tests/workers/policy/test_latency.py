@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.latency import LOOK, MOST_POINTS, LatencyWatch
+from dicast.workers.policy.latency import LOOK, MOST_POINTS, Cohort, LatencyWatch
 from tests.workers.policy.build import done
 
 LIMIT = 40.0
@@ -45,7 +46,7 @@ class Server:
         self.watch, self.knee, self.limit, self.now = watch, knee, limit, 0.0
         self.limits = [limit]
 
-    def run(self, seconds: float, full_speed_s: float = 1.0) -> None:
+    def run(self, seconds: float, full_speed_s: float = 1.0, *, is_waiting: bool = False) -> None:
         end = self.now + seconds
         while self.now < end:
             latency = full_speed_s * max(1.0, self.limit / self.knee)
@@ -54,7 +55,7 @@ class Server:
                 self.watch.sent(at, self.limit)
             for at in instants:
                 event = done("x", at + latency, at, 200, open_before=int(self.limit) - 1)
-                limit = self.watch.observe(event, limit=self.limit, rtt_s=latency, tolerance=2.0)
+                limit = self.watch.observe(event, limit=self.limit, rtt_s=latency, tolerance=2.0, is_waiting=is_waiting)
                 if limit is not None:
                     self.limit = limit
                     self.limits.append(limit)
@@ -75,7 +76,7 @@ def test_a_server_that_only_gets_slower_is_kept_near_its_knee() -> None:
     for _ in range(50):
         server.run(10.0)
         settled.append(server.limit)
-    assert max(settled) <= 1.9 * 32.0
+    assert max(settled) <= 2.0 * 32.0
     assert sorted(settled)[len(settled) // 2] >= 32.0
 
 
@@ -198,8 +199,49 @@ def warm(watch: LatencyWatch) -> None:
 def test_a_median_is_known_once_half_of_a_cohort_is_back(watch: LatencyWatch) -> None:
     cohort(watch, 0.0, [1.0] * 12)
     assert watch.short is None
-    cohort(watch, 10.0, [*[1.0] * 7, *[2.0] * 5, 7.0])
+    cohort(watch, 10.0, [*[1.0] * 7, *[2.0] * 5, 7.0, 8.0])
     assert watch.short == pytest.approx(7.0), "half of them took less, whatever the others take"
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.05, 0.5])
+def test_the_median_is_that_of_all_calls_and_not_of_those_that_are_back(watch: LatencyWatch, apart_s: float) -> None:
+    """Of calls that are sent one after the other, the first ones are back first, whether they are quick or slow."""
+    chance, medians = random.Random(1), []
+    for _ in range(400):
+        calls = Cohort(0.0, end=0.0)
+        sent = [apart_s * number for number in range(SIZE)]
+        for at in sent:
+            calls.add(at, LIMIT)
+        median = None
+        for at, back in sorted(((at, at + chance.lognormvariate(2.3, 0.77)) for at in sent), key=lambda call: call[1]):
+            calls.close(done("x", back, at, open_before=39))
+            median = median or calls.median_at(back)
+        assert median is not None
+        medians.append(median)
+    assert sum(map(math.log, medians)) / len(medians) == pytest.approx(2.3, abs=0.08)
+
+
+@pytest.mark.parametrize("cap", [8, 32, 100])
+def test_a_cap_is_hardly_ever_left_for_the_latency_of_calls_that_vary(cap: int) -> None:
+    cuts, kept_s = 0, 0.0
+    for seed in range(8):
+        chance, watch, limit, now = random.Random(seed), LatencyWatch(), float(cap), 0.0
+        calls: list[tuple[float, float]] = []
+        while now < 3000.0:
+            while len(calls) < int(limit):
+                watch.sent(now, limit)
+                heapq.heappush(calls, (now + chance.lognormvariate(2.4, 0.77), now))
+            before = now
+            now, at = heapq.heappop(calls)
+            kept_s += (now - before) * limit / cap
+            asked = watch.observe(
+                done("x", now, at, open_before=int(limit) - 1), limit=limit, rtt_s=14.0, tolerance=2.0
+            )
+            if asked is not None:
+                cuts, limit = cuts + (asked < limit), asked
+            elif watch.knee is not None and not watch.hot:
+                limit = min(float(cap), max(limit, watch.knee))
+    assert kept_s >= 0.97 * 8 * 3000.0, f"{cuts} cuts"
 
 
 def test_the_average_of_medians_moves_by_two_fifths(watch: LatencyWatch) -> None:
@@ -220,9 +262,9 @@ def test_the_limit_is_cut_towards_a_latency_above_twice_the_least(
     assert cohort(watch, 30.0, [latency] * SIZE) == want
 
 
-def test_a_cut_takes_half_at_the_most(watch: LatencyWatch) -> None:
+def test_a_cut_leaves_a_fifth_at_least(watch: LatencyWatch) -> None:
     warm(watch)
-    assert cohort(watch, 30.0, [90.0] * SIZE) == [LIMIT / 2.0]
+    assert cohort(watch, 30.0, [90.0] * SIZE) == [LIMIT / 5.0]
 
 
 @pytest.mark.parametrize("open_before, cut", [(28, False), (29, True)])
@@ -251,7 +293,7 @@ def test_after_an_outage_nothing_of_before_compares(watch: LatencyWatch) -> None
     assert watch.base is not None
 
 
-@pytest.mark.parametrize("limit, want", [(1.0, None), (1.5, 1.0), (40.0, 20.0)])
+@pytest.mark.parametrize("limit, want", [(1.0, None), (1.5, 1.0), (40.0, 11.44)])
 def test_one_call_is_left(watch: LatencyWatch, limit: float, want: float | None) -> None:
     warm(watch)
     instants = [30.0 + 0.01 * number for number in range(SIZE)]
@@ -259,7 +301,8 @@ def test_one_call_is_left(watch: LatencyWatch, limit: float, want: float | None)
         watch.sent(at, limit)
     events = [done("x", at + 9.0, at, open_before=39) for at in instants]
     asked = [watch.observe(event, limit=limit, rtt_s=1.0, tolerance=2.0) for event in events]
-    assert next((answer for answer in asked if answer is not None), None) == want
+    asked_first = next((answer for answer in asked if answer is not None), None)
+    assert asked_first == (None if want is None else pytest.approx(want))
 
 
 def test_the_median_is_kept_below_the_target_and_near_it() -> None:
@@ -380,7 +423,7 @@ def test_a_limit_that_something_else_bounds_is_not_raised(watch: LatencyWatch) -
 
 def test_a_cut_for_the_target_ends_the_trial_of_another_one(watch: LatencyWatch) -> None:
     warm(watch)
-    assert cohort(watch, 30.0, [9.0] * SIZE) == [20.0]
+    assert cohort(watch, 30.0, [9.0] * SIZE) == [pytest.approx(11.44)]
     assert watch.trial is not None
     watch.target.aim(2.0)
     asked = cohort(watch, 60.0, [9.0] * SIZE)
@@ -427,3 +470,14 @@ def test_a_model_that_becomes_slower_keeps_its_limit(seed: int, times: float, si
         if asked is not None:
             limits.append(limit := asked)
     assert len(limits) == 3 and limits[0] == limits[2] == 100.0, "it was cut once, to find out"
+
+
+def test_slow_start_that_waits_for_calm_answers_finds_out_whether_they_queue() -> None:
+    """The first answers may have been quick by luck, or the calls after them may wait: a lower limit tells."""
+    for knee, rises in ((1e9, True), (25.0, False)):
+        server = Server(watch := LatencyWatch(), knee=knee, limit=40.0)
+        watch.base, watch.short, watch.medians = 1.0 if rises else 1.1, 1.5, 3
+        while len(server.limits) == 1 or watch.trial is not None:
+            server.run(1.5, 1.5 if rises else 1.0, is_waiting=len(server.limits) == 1)
+        assert server.limits[1:] == [pytest.approx(0.65 * 40.0), 40.0][: 2 if rises else 1]
+        assert (watch.knee is None) is rises
