@@ -13,6 +13,7 @@ import pytest
 
 from dicast.app.cli.local_worker import EarlyWorker
 from dicast.config.settings import Settings
+from tests.patience import Stopwatch
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,9 +28,9 @@ def environ(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    watch = Stopwatch()
     while not condition():
-        assert time.monotonic() < end
+        assert watch.s < 60
         time.sleep(0.02)
 
 

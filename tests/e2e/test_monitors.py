@@ -77,6 +77,7 @@ def test_a_monitor_sees_the_work_and_the_workers_and_nothing_else(cluster):
         until(lambda: [t.state for t in monitor.of("dicast.judge_dimension")] == ["SUCCESS"] * 5, "its units, too")
         before = until(ticks, "the beat has ticked")
         until(lambda: ticks() > before, "the beat ticks on")
+        c.provider.control(latency=2.0)  # it must not be done before it is revoked
         revoked = c.submit(a_job(agents=1, dimensions=5, id="revoked"))
         c.app.control.revoke(revoked)
         until(lambda: getattr(monitor.state.tasks.get(revoked), "state", "") == "REVOKED", "the other one is revoked")
@@ -142,6 +143,7 @@ def test_flower_shows_the_work_and_its_buttons_do_or_say_no(cluster):
         assert "start it again" in flower.ask(f"/api/worker/pool/restart/{name}")
         assert "Growing" in flower.ask(f"/api/worker/pool/grow/{name}?n=2")
         assert "no longer consuming" in flower.ask(f"/api/worker/queue/cancel-consumer/{name}?queue=provider.claude")
+        c.provider.control(latency=5.0)  # it must not be done before it is revoked
         job_id = c.submit(a_job(agents=1, dimensions=20))
         assert "Revoked" in flower.ask(f"/api/task/revoke/{job_id}?terminate=true")
         assert c.report(job_id)["status"] == "cancelled"
@@ -194,6 +196,7 @@ def test_the_state_of_a_job_is_what_it_does(cluster):
     assert waits.get(timeout=60)["scored"] == 12
     assert waits.state == "SUCCESS"
 
+    c.provider.control(latency=2.0)
     revoked = c.app.AsyncResult(c.submit(a_job(agents=1, dimensions=12, id="revoked")))
     until(lambda: revoked.state == "PROGRESS", "it runs")
     revoked.revoke()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.cluster import ROOT, a_job, until
 from tests.e2e.servers import free_ports
+from tests.patience import Stopwatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -37,9 +38,12 @@ def units(count, **more):
 
 
 def ended_after(cluster, job_id):
+    """The job's report, how long it took by the store's clock, and how long of that the machine was not too busy."""
+    watch = Stopwatch()
     report = cluster.report(job_id, 120)
     status = cluster.app.ledger.status(job_id)
-    return report, (status.finished_ms - status.started_ms) / 1000
+    took_s = (status.finished_ms - status.started_ms) / 1000
+    return report, took_s, min(took_s, watch.s)
 
 
 def told(cluster, *arguments):
@@ -66,9 +70,9 @@ def test_thirty_units_end_soon_where_the_job_asks_for_that(cluster, trouble, rec
     shown = told(c, "jobs", "show", job_id)
     assert "waits pool sim has been down for" in shown and "(last error: " in shown
     assert "it has been down for" in told(c, "governor", "show", "--pool", "sim")
-    report, took_s = ended_after(c, job_id)
+    report, took_s, quiet_s = ended_after(c, job_id)
     record_property("took", f"{trouble}: 30 units of three attempts, {took_s:.1f} s, {report['calls']} calls")
-    assert took_s < 100, "by default it would wait for hours"
+    assert quiet_s < 100, "by default it would wait for hours"
     assert (report["scored"], report["failed"], report["status"]) == (0, 30, "completed")
     kinds = {group["kind"]: group["count"] for group in report["errors"]}
     assert set(kinds) <= {"pool_down", "provider"} and kinds["pool_down"] >= 25
@@ -84,8 +88,8 @@ def test_a_job_gives_up_within_seconds_and_a_killed_worker_changes_nothing(clust
     job_id = c.submit(units(300, max_pool_down="4s"))
     until(lambda: c.app.ledger.status(job_id).counters["calls"] >= 5, "it was tried")
     first.kill()
-    report, took_s = ended_after(c, job_id)
-    assert report["failed"] == 300 and 4 <= took_s < 60
+    report, took_s, quiet_s = ended_after(c, job_id)
+    assert report["failed"] == 300 and took_s >= 4 and quiet_s < 60
     assert {group["kind"] for group in report["errors"]} <= {"pool_down", "provider", "lost"}
     assert len(c.errors(job_id)) == 300
     c.quiet()
@@ -119,9 +123,9 @@ def test_units_go_to_the_deployment_that_is_up_with_the_usual_attempts(cluster):
     c.worker()
     job = units(100)
     job["agents"][0] = {"name": "judge", "deployments": [{"pool": "dead"}, {"pool": "well"}]}
-    report, took_s = ended_after(c, c.submit(job))
+    report, _, quiet_s = ended_after(c, c.submit(job))
     assert (report["scored"], report["failed"]) == (100, 0)
-    assert took_s < 90
+    assert quiet_s < 90
     c.quiet()
 
 
@@ -129,8 +133,8 @@ def test_a_job_ends_at_its_time_with_what_it_has(cluster):
     c = cluster("--latency", "1.0")
     c.worker()
     job_id = c.submit(units(400, finish_by="4s"))
-    report, took_s = ended_after(c, job_id)
-    assert 4 <= took_s < 60
+    report, took_s, quiet_s = ended_after(c, job_id)
+    assert took_s >= 4 and quiet_s < 60
     assert 5 <= report["scored"] <= 25 and report["scored"] + report["failed"] == 400
     assert {group["kind"] for group in report["errors"]} == {"deadline"}
     assert report["calls"] <= c.provider.stats()["calls"] + 5
@@ -142,8 +146,8 @@ def test_a_unit_that_is_not_answered_in_time_is_cut(cluster):
     c.worker()
     job = a_job(agents=2, dimensions=1, items=5, unit_deadline=8)
     job["agents"][1]["model"] = "slow"
-    report, took_s = ended_after(c, c.submit(job))
-    assert (report["scored"], report["failed"]) == (5, 5) and took_s < 50
+    report, _, quiet_s = ended_after(c, c.submit(job))
+    assert (report["scored"], report["failed"]) == (5, 5) and quiet_s < 50
     (group,) = report["errors"]
     assert group["kind"] == "deadline" and report["calls_without_answer"] >= 1
     assert "down" not in told(c, "governor", "show"), "what we cut is no evidence against the provider"

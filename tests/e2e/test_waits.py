@@ -6,11 +6,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.e2e.cluster import ROOT, a_job, until
+from tests.patience import Stopwatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 DICAST = [sys.executable, "-m", "dicast.app.cli.main"]
@@ -38,8 +38,8 @@ def test_it_is_told_and_ends_when_it_is_told_to(cluster, local):
         said += line
     assert "Not a directory" in said or "File exists" in said
     assert "its results cannot be written" in until(lambda: cluster.app.ledger.status("j").waits_for, "the word")
-    began = time.monotonic()
+    watch = Stopwatch()
     process.send_signal(signal.SIGTERM)
     out, rest = process.communicate(timeout=60)
-    assert time.monotonic() - began < ENDS_WITHIN_S, rest
+    assert watch.s < ENDS_WITHIN_S, rest
     assert (process.returncode, out) == (3, ""), rest

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from dicast.app.providers.local import (
 from dicast.app.providers.registry import build_provider
 from dicast.config.pools import PoolSpec
 from dicast.config.settings import Settings
+from tests.patience import Stopwatch
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = Settings.from_env({})
@@ -87,9 +87,9 @@ def pid(state_dir):
 
 
 async def until(condition, what, deadline_s=20.0):
-    end = time.monotonic() + deadline_s
+    watch = Stopwatch()
     while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        assert watch.s < deadline_s, f"{what}: not within {deadline_s} s"
         await asyncio.sleep(0.02)
 
 

@@ -23,6 +23,8 @@ from celery import Celery, Signature, chord
 from celery.app.control import Inspect
 from celery.result import AsyncResult
 
+from tests.patience import Stopwatch
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 20
 
@@ -44,9 +46,9 @@ def unique(prefix: str = "t") -> str:
 
 def until(condition, what: str, deadline_s: float = DEADLINE_S):
     """For states that nobody announces: look until they are there; the result of the look that found them."""
-    end = time.monotonic() + deadline_s
+    watch = Stopwatch()
     while not (found := condition()):
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        assert watch.s < deadline_s, f"not within {deadline_s} s: {what}"
         time.sleep(0.01)
     return found
 

@@ -17,6 +17,7 @@ import redis
 
 from dicast.workers.store import embedded, watcher
 from dicast.workers.store.embedded import ensure_running, find_running, has_data, leave, stop
+from tests.patience import Stopwatch
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
@@ -61,9 +62,9 @@ def watchers(state_dir):
 
 
 def wait_until(holds):
-    end = time.monotonic() + DEADLINE_S
+    watch = Stopwatch()
     while not holds():
-        assert time.monotonic() < end, "it does not come about"
+        assert watch.s < DEADLINE_S, "it does not come about"
         time.sleep(0.01)
 
 
