@@ -1,15 +1,18 @@
 """The governor over HTTP: real workers and a real store against a provider whose limits are not told.
 
-`python -m lab.bench.governor_http [steady] [told] [long] [step] [fair] [--workers N] [--seeds 1,2]` prints one line a
-scenario and seed; the provider's own count decides. A run ends with fewer calls left than the cap, so that not all of
-the capacity can be used: `possible_%` is what a client would use that knows the cap and loses no time, with the same
-calls. The seed of the provider draws how long each takes; one slow call near the end costs several per cent.
+`python -m lab.bench.governor_http [steady] [told] [long] [step] [fair] [knee] [azure] [neighbour] [--workers N]
+[--seeds 1,2]` prints one line a scenario and seed; the provider's own count decides. A run ends with fewer calls left
+than the cap, so that not all of the capacity can be used: `possible_%` is what a client would use that knows the cap
+and loses no time, with the same calls. The seed of the provider draws how long each takes; one slow call near the end
+costs several per cent.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import subprocess
 import tempfile
 import time
@@ -49,7 +52,9 @@ class Governed(NamedTuple):
 
 
 @contextmanager
-def running(*provider_options: str, workers: int, seed: int, overrides: str = "") -> Iterator[Governed]:
+def running(
+    *provider_options: str, workers: int, seed: int, overrides: str = "", ceiling: int = CEILING
+) -> Iterator[Governed]:
     """A store, a provider and workers of their own; `overrides` are more lines of the pool's configuration."""
     with tempfile.TemporaryDirectory(prefix="dicast-bench-") as name:
         folder = Path(name)
@@ -61,7 +66,7 @@ def running(*provider_options: str, workers: int, seed: int, overrides: str = ""
             until(socket.exists, "the store listens")
             pools = POOLS.format(url=provider.base_url) + overrides
             cluster = Cluster(
-                folder, f"unix://{socket}?db=0", pools, MAX_CONCURRENT_LLM_CALLS=str(CEILING),
+                folder, f"unix://{socket}?db=0", pools, MAX_CONCURRENT_LLM_CALLS=str(ceiling),
                 DICAST_MAX_CONCURRENT_LLM_CALLS_RANGE="1000", DICAST_REQUEUE_BUDGET="50", LLM_CALL_TIMEOUT="60",
                 RETRY_INITIAL_DELAY="0.5", RETRY_MAX_DELAY="5",
             )  # fmt: skip
@@ -128,6 +133,58 @@ def step(workers: int, seed: int) -> dict[str, Any]:
         return measured(on, a_job(agents=3, dimensions=10, items=30), CUT) | changes(on.cluster)
 
 
+LATENCY_S = 2.0
+KNEE, WINDOW, SQUARE = 32, (100, 10), (60, 24, 20)
+"""The calls that a server serves at full speed; calls in so many seconds; a cap, what a neighbour leaves of it, and the
+seconds after which he comes or goes."""
+LASTS_S = 180.0
+
+
+def knee(workers: int, seed: int) -> dict[str, Any]:
+    """A server that never refuses, of 32 calls at full speed: more of them take as much longer. The ceiling is 200."""
+    return sustained(workers, seed, KNEE / LATENCY_S, "--knee", str(KNEE), ceiling=200)
+
+
+def azure(workers: int, seed: int) -> dict[str, Any]:
+    """100 calls in 10 s, of which only `Retry-After` tells, and a minute's budget that is told and far from used."""
+    budgets = "window:{}/{}+window:6000/60:shown".format(*WINDOW)
+    return sustained(workers, seed, WINDOW[0] / WINDOW[1], "--budgets", budgets, "--told", "azure")
+
+
+def neighbour(workers: int, seed: int) -> dict[str, Any]:
+    """A cap of 60, of which a neighbour takes three fifths for 20 s, then for 20 s nothing, and so on."""
+    most, least, every_s = SQUARE
+    steps = [(every_s * n, least if n % 2 else most) for n in range(1, int(2 * LASTS_S) // every_s)]
+    options = [option for at, cap in steps for option in ("--step", f"{at}s:cap={cap}")]
+    return sustained(workers, seed, (most + least) / 2 / LATENCY_S, "--cap", str(most), *options)
+
+
+def sustained(workers: int, seed: int, calls_per_s: float, *options: str, ceiling: int = CEILING) -> dict[str, Any]:
+    """Some three minutes of a provider that serves so many calls a second, cut off before the work runs out.
+
+    `used_%` is what was served of that, `latency_x` the mean latency relative to that of a call alone.
+    """
+    latency = ("--latency", str(LATENCY_S))
+    with running(*latency, *options, workers=workers, seed=seed, ceiling=ceiling) as (cluster, provider):
+        items = math.ceil(1.5 * LASTS_S * calls_per_s / 30)
+        job_id = cluster.submit(a_job(agents=3, dimensions=10, items=items))
+        until(lambda: provider.stats()["calls"] > 0, "the first call comes")
+        time.sleep(LASTS_S)
+        with urllib.request.urlopen(f"{provider.base_url}/log", timeout=30) as reply:
+            log = json.load(reply)
+        cluster.app.ledger.cancel(job_id)
+        began = min(call["arrival"] for call in log)
+        log = [call for call in log if call["arrival"] <= began + LASTS_S]
+        took = [call["end"] - call["arrival"] for call in log if call["status"] == 200 and call["end"]]
+        refused = sum(call["status"] in (429, 529) for call in log)
+        return {
+            "calls": len(log),
+            "used_%": round(100 * len(took) / (LASTS_S * calls_per_s), 1),
+            "refused_%": round(100 * refused / len(log), 2),
+            "latency_x": round(statistics.fmean(took) / LATENCY_S, 2),
+        } | changes(cluster)
+
+
 def fair(workers: int, seed: int) -> dict[str, Any]:
     """Four projects, one of which submits twelve times the work: Jain's index over what each got while all had work."""
     with running("--cap", "20", "--latency", "0.3", workers=workers, seed=seed) as (cluster, _):
@@ -166,7 +223,10 @@ def changes(cluster: Cluster) -> dict[str, Any]:
 
 
 Scenario = Callable[[int, int], dict[str, Any]]
-SCENARIOS: dict[str, Scenario] = {"steady": steady, "told": told, "long": long, "step": step, "fair": fair}
+SCENARIOS: dict[str, Scenario] = {
+    "steady": steady, "told": told, "long": long, "step": step, "fair": fair, "knee": knee, "azure": azure,
+    "neighbour": neighbour,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ refused above the limit, so that a knee is not what bounds it."""
 START_CALM, CALM, QUEUEING = 1.25, 1.55, 2.1
 """Latencies relative to the base: up to the first slow start may go on; at a known knee, up to the second the limit may
 rise, and above the third it is cut."""
-LUCKY = 2.2
+LUCKY = 2.7
 """So many times what the quickest tenth of the first cohort took is the most that its median can be without a queue."""
 KNEE_GROWTH, CALM_KNEE_GROWTH = 1.05, 1.1
 """Growth of the knee per cohort whose calls hardly queued, and of one whose calls did not; one call more is added."""
@@ -41,7 +41,7 @@ USED_PART = 0.7
 PROBED_PART = 0.65
 DEEPEST_CUT = 0.2
 """The least part of the limit that a cut leaves."""
-CUT_STANDS, PROBE_STANDS = 0.5, 0.4
+CUT_STANDS, PROBE_STANDS = 0.5, 0.3
 """A cut to a part of the limit stands if at least this power of that part is left of the throughput. A probe is undone
 more easily, for a wrong one costs more than one fewer."""
 SETTLED_RTTS = 1.0
@@ -139,8 +139,7 @@ class CutTrial:
     """A cut under test: when, the limits before and after, and the knee before.
 
     The throughput before is known in two ways, answers a second (`per_s_before`) and, by Little's law, open calls by
-    latency (`flow_before`). After it, `since` the first cohort that was sent well after the cut came back, `answers`
-    are counted; `flow` and `median` are those of that cohort.
+    latency (`flow_before`). `answers` are counted from `since`, when as few calls are open as the cut wants.
     """
 
     at: float
@@ -269,20 +268,19 @@ class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
     `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
-    a latency. `answers` are the last ones, each with when it came and how many calls were open when it was sent, itself
-    included. `curve` has what was seen at each level, for people; nothing follows from it.
+    a latency. `answer_times` are when the last answers came. `curve` has what was seen at each level, for people;
+    nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
-    cohorts by the order of *sending*; a cohort's median is known once half of it is back, however slow the rest is. If
-    the median rises far above the least seen lately, the limit is cut towards it. Little's law then judges the cut:
-    where calls were queueing, limit / latency (the throughput) stays; if it falls about as far as the limit, the model
-    itself became slower, the cut is undone and the new latency is the base. So it is where calls take longer than
-    before the cut: while a model gets slower there are fewer answers for a while, whatever the limit is.
+    cohorts by the order of *sending*, whose median is estimated from those that are back and how long the others have
+    been awaited. If it rises far above the least seen lately, the limit is cut towards it. Little's law then judges the
+    cut: where calls were queueing, the throughput stays as it was; if it falls nearly as far as the limit, the model
+    itself became slower, the cut is undone and the new latency is the base.
 
     From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
-    other. It rises slowly while calls do not queue, and is cut where they do. A base that was measured while calls
-    already queued is too high; so the limit is lowered now and then, and the same law judges whether that cost
-    anything.
+    other. It rises while calls do not queue, and is cut where they do. A base that was measured while calls already
+    queued is too high; so the limit is lowered now and then, and the same law judges whether that cost anything. So it
+    is while slow start waits for calm answers: either the first ones were quick by luck, or the later ones queue.
     """
 
     cohorts: deque[Cohort] = field(default_factory=deque)
@@ -293,7 +291,7 @@ class LatencyWatch:
     medians: int = 0
     probe_in: int = PROBE_SOON
     probe_after: int = PROBE_SOON
-    answers: deque[tuple[float, int]] = field(default_factory=deque)
+    answer_times: deque[float] = field(default_factory=deque)
     trial: CutTrial | None = None
     hot: bool = False
     target: LatencyTarget = field(default_factory=LatencyTarget)
@@ -308,7 +306,7 @@ class LatencyWatch:
         undone."""
         self._end_trial()
         self.cohorts.clear()
-        self.answers.clear()
+        self.answer_times.clear()
         self.short = None
         self.calm, self.hot = 0.0, False
 
@@ -403,12 +401,12 @@ class LatencyWatch:
 
     def _draw(self, cohort: Cohort, at: float) -> None:
         """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
-        is_full, (earliest, _) = len(self.answers) >= MOST_ANSWERS, self.answers[0]
+        is_full, earliest = len(self.answer_times) >= MOST_ANSWERS, self.answer_times[0]
         if at <= cohort.first or (earliest > cohort.first and not is_full):
             return  # it began before the answers did, or a pause lies within
         since = max(cohort.first, earliest)
         opened = cohort.open
-        per_s = sum(instant >= since for instant, _ in self.answers) / max(1e-6, at - since)
+        per_s = sum(instant >= since for instant in self.answer_times) / max(1e-6, at - since)
         level = round(math.log(opened, CURVE_STEP))
         point = self.curve.setdefault(level, CurvePoint(opened, per_s, cohort.median, at))
         point.open += WEIGHT * (opened - point.open)
@@ -421,7 +419,7 @@ class LatencyWatch:
     def _changed(self, cohort: Cohort, limit: float, queueing: float, now: float, *, is_waiting: bool) -> float | None:
         """Return the limit that follows from the latencies, of which `queueing` times the base is too much; None if it
         may stay."""
-        if not cohort.is_at_limit or len(self.answers) < LEAST_ANSWERS:
+        if not cohort.is_at_limit or len(self.answer_times) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
@@ -440,10 +438,8 @@ class LatencyWatch:
     def _cut(self, limit: float, part: float, cohort: Cohort, at: float, *, is_probe: bool = False) -> float:
         assert self.short is not None
         after = max(1.0, limit * part)
-        per_s = len(self.answers) / max(1e-6, at - self.answers[0][0])
-        if self.knee is not None:
-            # The limit has risen while these were counted: unless calls queue, more come by now.
-            per_s *= max(1.0, int(limit) * len(self.answers) / sum(opened for _, opened in self.answers))
+        since = max(cohort.first, self.answer_times[0])
+        per_s = sum(instant > since for instant in self.answer_times) / max(1e-6, at - since)
         flow = cohort.open / max(self.short, cohort.median)
         self.trial = CutTrial(at, limit, after, per_s, flow, self.knee, is_probe)
         self.knee = after
@@ -451,13 +447,13 @@ class LatencyWatch:
 
     def _count(self, event: Done, rtt_s: float) -> None:
         """Count an answer. A pause says nothing about the throughput: it is then measured from its end."""
-        if self.answers and event.at > self.answers[-1][0] + PAUSE_RTTS * rtt_s:
-            self.answers.clear()
+        if self.answer_times and event.at > self.answer_times[-1] + PAUSE_RTTS * rtt_s:
+            self.answer_times.clear()
             if self.trial is not None:
                 self.trial.since = None
-        self.answers.append((event.at, event.open_before + 1))
-        while len(self.answers) > MOST_ANSWERS:
-            self.answers.popleft()
+        self.answer_times.append(event.at)
+        while len(self.answer_times) > MOST_ANSWERS:
+            self.answer_times.popleft()
         trial = self.trial
         if trial is not None:
             if trial.since is not None:

@@ -447,7 +447,7 @@ def test_a_probe_below_the_knee_is_seen_to_cost_answers_although_the_limit_has_r
     watch.knee, watch.probe_in = 20.0, 5  # as a lucky cut may have it
     while watch.trial is None:
         server.run(1.0)
-    assert watch.trial.per_s_before == pytest.approx(int(watch.trial.before), rel=0.02)
+    assert watch.trial.flow_before == pytest.approx(int(watch.trial.before), rel=0.02)
     before = watch.trial.before
     while watch.trial is not None:
         server.run(1.0)
