@@ -166,7 +166,7 @@ def _line(row: SimRow, *, goals: bool) -> str:
     if isinstance(result, LiveResult):
         return f"{start}  possible {result.possible:.1%}  took {result.seconds:.1f} s  {short}"
     rtts = "/".join("never" if value is None else f"{value:.1f}" for value in result.convergence)
-    return f"{start}  round trips {rtts:<16} Jain {result.fairness:.3f}  {short}"
+    return f"{start}  latency {result.latency:5.2f}  round trips {rtts:<16} Jain {result.fairness:.3f}  {short}"
 
 
 def _summary(mode: str, rows: list[SimRow]) -> str:

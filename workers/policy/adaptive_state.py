@@ -149,7 +149,7 @@ LARGE_STEP = 4.0
 SETTLED_ROW = 3
 """A level that was refused this often in a row, and no other one, is considered stable."""
 AT_CAP = 1.1
-"""A limit is at a cap if calls are refused at so many times as many."""
+"""A limit is at a cap if calls are refused at so many times as many, or one more."""
 SLOW_START_PART = 0.9
 """Slow start ends when this part of the ceiling is confirmed: calls beyond the true capacity would all be refused
 before the first refusal arrives."""
@@ -225,7 +225,7 @@ class Growth:
     @property
     def is_at_cap(self) -> bool:
         """Whether a step of one call was refused not far above the limit."""
-        return 0.0 < self.refused <= AT_CAP * self.limit
+        return 0.0 < self.refused <= max(AT_CAP * self.limit, self.limit + 1.0)
 
     def filled(self, at: float) -> None:
         """Note that a call was sent that used the last slot."""

@@ -89,3 +89,10 @@ def test_an_undone_cut_that_ended_slow_start_lets_it_go_on(interrupted: bool) ->
     growth.uncut(20.0, 40.0)
     assert (growth.limit, growth.slow_start, growth.cut_at) == (40.0, interrupted, 20.0)
     assert (growth.good, growth.answered) == ((0.0, 40.0) if interrupted else (40.0, 30.0))
+
+
+@pytest.mark.parametrize(
+    ("limit", "refused", "at_cap"), [(40.0, 0.0, False), (40.0, 44.0, True), (40.0, 45.0, False), (8.0, 9.0, True)]
+)
+def test_a_limit_is_at_a_cap_if_little_more_was_refused(limit: float, refused: float, at_cap: bool) -> None:
+    assert Growth(limit, refused=refused).is_at_cap is at_cap

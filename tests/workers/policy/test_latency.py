@@ -181,13 +181,21 @@ def test_a_cohort_of_which_most_was_refused_says_nothing(watch: LatencyWatch) ->
     assert watch.short == pytest.approx(1.0)
 
 
-def cohort(watch: LatencyWatch, at: float, latencies: list[float], size: int = SIZE, rtt_s: float = 1.0) -> list[float]:
+def cohort(
+    watch: LatencyWatch,
+    at: float,
+    latencies: list[float],
+    size: int = SIZE,
+    rtt_s: float = 1.0,
+    *,
+    at_cap: bool = False,
+) -> list[float]:
     """`size` calls sent a hundredth of a second apart, of which these come back; what each asks for."""
     instants = [at + 0.01 * number for number in range(size)]
     for instant in instants:
         watch.sent(instant, LIMIT)
     events = [done("x", sent_at + s, sent_at, open_before=39) for sent_at, s in zip(instants, latencies, strict=False)]
-    answers = [watch.observe(event, limit=LIMIT, rtt_s=rtt_s, tolerance=2.0) for event in events]
+    answers = [watch.observe(event, limit=LIMIT, rtt_s=rtt_s, tolerance=2.0, at_cap=at_cap) for event in events]
     return [limit for limit in answers if limit is not None]
 
 
@@ -481,3 +489,16 @@ def test_slow_start_that_waits_for_calm_answers_finds_out_whether_they_queue() -
             server.run(1.5, 1.5 if rises else 1.0, is_waiting=len(server.limits) == 1)
         assert server.limits[1:] == [pytest.approx(0.65 * 40.0), 40.0][: 2 if rises else 1]
         assert (watch.knee is None) is rises
+
+
+def test_at_a_cap_only_much_slower_answers_mean_a_knee_and_one_is_forgotten(watch: LatencyWatch) -> None:
+    for at in (0.0, 10.0, 20.0):
+        assert cohort(watch, at, [1.0] * SIZE, at_cap=True) == []
+    assert cohort(watch, 30.0, [4.0] * SIZE, at_cap=True) == [], "on average, 2.2 times the base"
+    assert cohort(watch, 40.0, [5.0] * SIZE, at_cap=True) != [], "on average, 3.3 times"
+    watch.forget()
+    watch.knee, watch.base = 30.0, 1.0
+    cohort(watch, 60.0, [1.0] * SIZE, at_cap=False)
+    assert watch.knee is not None
+    cohort(watch, 70.0, [1.0] * SIZE, at_cap=True)
+    assert watch.knee is None
