@@ -105,6 +105,8 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "rate: a cap after all": ((adaptive, "ceiling_of", _nothing),),
     "rate: alike refusals": ((LearnedRate, "is_alike", _false),),
     "rate: early refusals": ((LearnedRate, "is_early", _false),),
+    "rate: refusals by chance": ((LearnedRate, "by_chance", _false),),
+    "rate: follows its limit": ((LearnedRate, "follow", _nothing),),
     "rate: more than told passes": ((LearnedRate, "refuted", _never(value=False)),),
     "rate: told per second": ((Adaptive, "_try_quanta", _nothing),),
     "latency": ((LatencyWatch, "observe", _nothing),),

@@ -19,7 +19,7 @@ from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episod
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
 from dicast.workers.policy.parameters import BreakerPhase
-from dicast.workers.policy.rate import MEASURE_CALLS, LearnedRate
+from dicast.workers.policy.rate import MEASURE_CALLS, LearnedRate, per_second
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
 
 
@@ -126,8 +126,7 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
 
 def busy_as_advertised(state: AdaptiveState, trial: LoggedCall) -> float:
     """Return the advertised calls per second, if about as many were accepted in the second before that call; else 0."""
-    per_s = state.told.room_per_s
-    per_s = max(per_s % 1.0, per_s // 1.0)
+    per_s = per_second(state.told.room_per_s)
     accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
     return per_s if int(per_s) <= accepted <= 2.0 * per_s + 2.0 else 0.0
 
@@ -247,6 +246,9 @@ class Adaptive:
         turned_away = event.status == UNAVAILABLE and event.latency_s <= state.timescales.feedback_s
         trial = state.log.record_outcome(event, turned_away=turned_away)
         room = state.told.observe(event, trial)
+        budget = None if state.rate is None else state.told.requests()
+        if state.rate is not None and budget is not None:
+            state.rate.follow(budget.limit, self.config.quantum_gain, now)
         if trial.was_refused:
             state.timescales.record_refusal(self.config, event)
         elif event.ok:
@@ -269,7 +271,7 @@ class Adaptive:
         state = self.state
         per_s = busy_as_advertised(state, trial)
         if per_s and state.rate is None and state.growth.slow_start:
-            state.rate = LearnedRate.advertised(per_s, self.config.quantum_gain, now)
+            state.rate = LearnedRate.advertised(state.told.room_per_s, self.config.quantum_gain, now)
             state.growth.cut(now, state.growth.limit)
             self._set_reason("the advertised rate is counted by the second")
 
@@ -348,6 +350,9 @@ class Adaptive:
     def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:
         """Handle a refusal while a rate is in force: measure the rate again, or find that it was not a rate."""
         state, timescales = self.state, self.state.timescales
+        if rate.by_chance(trial, state.log):
+            trial.explained = trial.forgiven = True
+            return
         cap = ceiling_of(state.log, rate.started + timescales.rtt_s, now, timescales.feedback_s, timescales.rtt_s)
         cap = cap or hidden_cap(state, rate, trial, now)
         if cap is not None:

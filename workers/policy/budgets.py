@@ -667,9 +667,14 @@ class ReportedBudgets:
         rate is known."""
         repeated = now - self.room_at < 3.0
         self.room_at = now
-        rates = [b.refill_per_s for b in self._believed() if b.unit is BudgetUnit.REQUESTS]
-        self.room_per_s = min(rates, default=0.0)
+        budget = self.requests()
+        self.room_per_s = 0.0 if budget is None else budget.refill_per_s
         return repeated and self.room_per_s > 0
+
+    def requests(self) -> Budget | None:
+        """Return the tightest of the believed budgets of requests."""
+        budgets = (budget for budget in self._believed() if budget.unit is BudgetUnit.REQUESTS)
+        return min(budgets, key=lambda budget: budget.refill_per_s, default=None)
 
     @property
     def is_any_believed(self) -> bool:

@@ -33,13 +33,22 @@ MEASURE_CALLS = 12
 ALMOST, BEYOND = 0.995, 1.12
 ALIKE, TOP_PART = 5, 0.02
 """`ALIKE` refusals in a row at one number of open calls, the highest of late, are due to a cap."""
-EARLY_PART, EARLY_MOST = 0.9, 3
-"""After `EARLY_MOST` refusals before a second was as full as reported, the bound is not the calls per second."""
+EARLY_PART, EARLY_MOST, EARLY_SHARE = 0.9, 3, 0.02
+"""Refusals before a second was as full as reported come by chance, unless there are `EARLY_MOST` beyond this share of
+the calls. Then the bound is another one if the second was not full to this part."""
+STAYS = 20
+"""The answers for which a higher limit has to be reported before it is believed."""
 EXCESS_PART, EXCESS_LEAST = 1.2, 3.0
 """If more calls than this pass beyond the reported rate in the course of time, calls are not counted per second: no
 second lets more through than it holds."""
-PAUSE_BACK_S = 20.0
+BACK_FIRST_S, BACK_MOST_S = 5.0, 80.0
+"""The pause before a rate that has fallen below the reported one rises half way back; it doubles if that is refused."""
 PAUSE_FIRST_S, PAUSE_FACTOR, PAUSE_MOST_S = 5.0, 4.0, 1280.0
+
+
+def per_second(rate: float) -> float:
+    """Return how many calls a second holds where a provider counts a rate by the second."""
+    return max(rate % 1.0, rate // 1.0)
 
 
 @dataclass(slots=True)
@@ -59,9 +68,12 @@ class LearnedRate:
     interval_rtts  wait between tries
     setbacks       falls within two round trips of each other: slowing down does not help
     found_per_s    the rate when it was found
-    told_per_s     the rate as reported by the provider (0: none): more is tried only after `pause_s`, which grows
+    told_per_s     the rate as reported by the provider (0: none): more is tried only after `pause_s`, which grows,
+                   and what it has fallen below it after `back_s`
     excess         calls sent beyond `counted_per_s`, the reported rate, until `went_at`
-    early          refusals that came before a second was as full as reported
+    early          refusals that came before a second was as full as reported, beyond what chance explains
+    told_limit     the reported limit, at which `reported_per_s` is the reported rate
+    higher         answers in a row that reported a higher limit
     alike          refusals in a row at `alike_level` open calls, as many as were ever open of late
     """
 
@@ -91,10 +103,14 @@ class LearnedRate:
     found_per_s: float = 0.0
     told_per_s: float = 0.0
     pause_s: float = PAUSE_FIRST_S
+    back_s: float = BACK_FIRST_S
     counted_per_s: float = 0.0
     excess: float = 0.0
     went_at: float = 0.0
-    early: int = 0
+    early: float = 0.0
+    higher: int = 0
+    told_limit: float = 0.0
+    reported_per_s: float = 0.0
     alike: int = 0
     alike_level: int = 0
 
@@ -104,14 +120,34 @@ class LearnedRate:
         return cls(per_s=per_s, since=now, anchor=anchor, bound_at=now, started=now, found_per_s=per_s)
 
     @classmethod
-    def advertised(cls, told_per_s: float, part: float, now: float) -> LearnedRate:
+    def advertised(cls, reported_per_s: float, part: float, now: float) -> LearnedRate:
         """Return a rate that the provider reports and counts per second, so that nothing is saved and the present
         second is full. Only a `part` of it is used."""
-        over = now + 1.0
+        over, told_per_s = now + 1.0, per_second(reported_per_s)
         per_s = max(LEAST_PER_S, part * told_per_s)
         rate = cls(per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now)
         rate.told_per_s, rate.counted_per_s, rate.went_at = per_s, told_per_s, over
+        rate.reported_per_s = reported_per_s
         return rate
+
+    def follow(self, limit: float, part: float, now: float) -> None:
+        """Follow the reported `limit`, of which the reported rate is a constant share.
+
+        A lower one holds at once, and a higher one if it stays for `STAYS` answers: so the least holds where a gateway
+        reports several accounts in turns.
+        """
+        if self.told_per_s <= 0.0 or limit <= 0.0:
+            return
+        if self.told_limit <= 0.0:
+            self.told_limit = limit
+        self.higher = self.higher + 1 if limit > self.told_limit else 0
+        if limit < self.told_limit or self.higher >= STAYS:
+            times = limit / self.told_limit
+            self.reported_per_s, self.told_limit, self.higher = times * self.reported_per_s, limit, 0
+            self.counted_per_s = per_second(self.reported_per_s)
+            self.told_per_s = max(LEAST_PER_S, part * self.counted_per_s)
+            self._move(self.told_per_s, now, now)
+            self.excess, self.went_at, self.raised_before, self.sustained = 0.0, now + 1.0, 0.0, 0.0
 
     @property
     def refuted(self) -> bool:
@@ -125,6 +161,7 @@ class LearnedRate:
 
     def on_sent(self, at: float) -> None:
         """Note that a call was sent."""
+        self.early = max(0.0, self.early - EARLY_SHARE)
         if self.told_per_s > 0.0 and at >= self.went_at:
             self.excess = max(0.0, self.excess - self.counted_per_s * (at - self.went_at)) + 1.0
             self.went_at = at
@@ -166,12 +203,22 @@ class LearnedRate:
         self.credit -= self.reserve
         self._measure(trial, log, now, rtt_s, interval_max_rtts, provoked)
 
+    def by_chance(self, trial: LoggedCall, log: CallLog) -> bool:
+        """Count a refusal before a second was as full as reported; returns whether the rate has no part in it."""
+        if self.told_per_s <= 0.0 or trial.sent_at <= self.started + 1.0:
+            return False
+        if self._accepted_before(trial, log) >= int(self.counted_per_s):
+            return False
+        self.early += 1.0
+        return self.early < EARLY_MOST
+
     def is_early(self, trial: LoggedCall, log: CallLog) -> bool:
-        """Return whether calls go on being refused before a second is as full as reported."""
-        if self.told_per_s > 0.0 and trial.sent_at > self.started + 1.0:
-            accepted = log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
-            self.early += accepted < EARLY_PART * int(self.counted_per_s) - 1.0
-        return self.early >= EARLY_MOST
+        """Return whether calls go on being refused long before a second is as full as reported."""
+        full = self._accepted_before(trial, log) >= EARLY_PART * int(self.counted_per_s) - 1.0
+        return self.early >= EARLY_MOST and not full
+
+    def _accepted_before(self, trial: LoggedCall, log: CallLog) -> int:
+        return log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
 
     def is_alike(self, level: int, slack: int, numbers: Iterable[int], rtt_s: float, now: float) -> bool:
         """Return whether refusals in different round trips lie at one `level` of open calls, which hardly any of the
@@ -203,6 +250,7 @@ class LearnedRate:
         self.interval_rtts = min(2.0 * interval_max_rtts, 2.0 * self.interval_rtts) if smallest else 1.0
         self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
         self.pause_s = min(PAUSE_MOST_S, PAUSE_FACTOR * self.pause_s)
+        self.back_s = min(BACK_MOST_S, 2.0 * self.back_s)
         accepted, span = self._since_anchor(trial, log)
         per_s = before
         if self.keeps and span >= rtt_s:
@@ -311,7 +359,9 @@ class LearnedRate:
         room = 1.3 * going + 4.0 / rtt_s
         if self.per_s < ALMOST * self.told_per_s:
             room = min(room, self.told_per_s)
-        self.per_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room))
+            self.per_s = max(self.per_s, min(0.5 * (self.per_s + self.told_per_s), room))
+        else:
+            self.per_s, self.back_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room)), BACK_FIRST_S
         self.raise_by = next_by
         if not self.keeps and self.per_s > 1.1 * self.sustained:
             self.keeps, self.proven, self.lost_credits = True, False, 0
@@ -326,7 +376,7 @@ class LearnedRate:
             return self.tried_at + feedback_s
         if self.told_per_s:
             back = self.per_s < ALMOST * self.told_per_s
-            return max(self.tried_at, self.refused_at) + (PAUSE_BACK_S if back else self.pause_s)
+            return max(self.tried_at, self.refused_at) + (self.back_s if back else self.pause_s)
         return max(self.tried_at + self.interval_rtts * rtt_s, self.refused_at + min(self.interval_rtts, 1.5) * rtt_s)
 
     def _move(self, per_s: float, anchor: float, now: float) -> None:

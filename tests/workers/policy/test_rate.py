@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dicast.workers.policy.calls import CallLog
-from dicast.workers.policy.rate import MARGIN_DOWN, MARGIN_MOST, MARGIN_UNKEPT, LearnedRate
+from dicast.workers.policy.rate import MARGIN_DOWN, MARGIN_MOST, MARGIN_UNKEPT, STAYS, LearnedRate
 from tests.workers.policy.build import done, sent
 
 
@@ -79,15 +79,59 @@ def test_full_seconds_are_not_more_than_was_told() -> None:
             assert not rate.refuted
 
 
-def test_refusals_in_seconds_that_are_not_full_show_that_it_is_not_counted_per_second() -> None:
-    rate, log = LearnedRate.advertised(40.0, 1.0, now=0.0), CallLog()
-    early = []
-    for number in range(120):
+def refused_early(rate: LearnedRate, every: int, calls: int = 1200) -> list[tuple[bool, bool]]:
+    """Of each refused call, one in `every`, sent at 28 a second where 40 are reported: is it chance, and is the bound
+    another one."""
+    log, early = CallLog(), []
+    for number in range(calls):
         at = 2.0 + number / 28.0
         log.sent(sent(f"c{number}", at))
-        if number >= 40 and number % 28 == 0:
-            early.append(rate.is_early(log.record_outcome(done(f"c{number}", at + 0.1, at, 429)), log))
-    assert early == [False, False, True]
+        rate.on_sent(at)
+        if number >= 40 and number % every == 0:
+            trial = log.record_outcome(done(f"c{number}", at + 0.1, at, 429))
+            early.append((rate.by_chance(trial, log), rate.is_early(trial, log)))
+    return early
+
+
+def test_refusals_in_seconds_that_are_not_full_show_that_it_is_not_counted_per_second() -> None:
+    assert refused_early(LearnedRate.advertised(40.0, 1.0, now=0.0), 10)[:4] == [*[(True, False)] * 3, (False, True)]
+
+
+def test_a_few_refusals_in_seconds_that_are_not_full_come_by_chance() -> None:
+    assert set(refused_early(LearnedRate.advertised(40.0, 1.0, now=0.0), 100)) == {(True, False)}
+
+
+def test_of_a_rate_that_nobody_reports_no_refusal_is_known_to_come_by_chance() -> None:
+    assert set(refused_early(LearnedRate.starting(40.0, anchor=0.0, now=0.0), 100)) == {(False, False)}
+
+
+def test_a_reported_rate_follows_its_limit() -> None:
+    rate = LearnedRate.advertised(11.6, 0.985, now=0.0)
+    rate.follow(696.0, 0.985, 1.0)
+    assert (rate.counted_per_s, rate.per_s) == (11.0, pytest.approx(0.985 * 11.0))
+    rate.excess, rate.raised_before = 9.0, 12.0
+    rate.follow(348.0, 0.985, 2.0)
+    assert (rate.counted_per_s, rate.per_s) == (5.0, pytest.approx(0.985 * 5.0))
+    assert not rate.refuted, "what was sent before says nothing of it"
+    for _ in range(STAYS - 1):
+        rate.follow(696.0, 0.985, 3.0)
+    assert rate.counted_per_s == 5.0
+    rate.follow(696.0, 0.985, 4.0)
+    assert (rate.counted_per_s, rate.per_s) == (11.0, pytest.approx(0.985 * 11.0))
+
+
+def test_of_limits_that_are_reported_in_turns_the_lowest_holds() -> None:
+    rate = LearnedRate.advertised(20.0, 1.0, now=0.0)
+    for number in range(200):
+        rate.follow(600.0 if number % 5 else 1200.0, 1.0, float(number))
+    assert rate.counted_per_s == 10.0
+
+
+def test_a_rate_that_nobody_reports_follows_no_limit() -> None:
+    rate = LearnedRate.starting(20.0, anchor=0.0, now=0.0)
+    rate.follow(600.0, 1.0, 1.0)
+    rate.follow(60.0, 1.0, 2.0)
+    assert rate.per_s == 20.0
 
 
 def test_refusals_at_the_most_that_is_ever_open_are_a_cap_in_the_long_run() -> None:
