@@ -39,6 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
         statistics_processes.fork_them()
 
 
+LONG = ("test_tutorial.py", "test_story.py")
+"""Each takes a minute that no other test shortens: begun last, they would be waited for alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 def _make_the_application() -> None:
     """The application that importing `dicast.app.tasks` makes has no store: reading its configuration would otherwise
     start one in the checkout, and nobody would stop it. Made here, before another conftest imports it."""

@@ -57,10 +57,10 @@ def test_a_server_for_a_few_calls_is_kept_busy(server: dict[str, float]) -> None
     """Under a limit of 5.8 a call is sent with four others open at most, which is not 0.7 of it."""
     quick = {"cap": 0, "latency_median_s": 1.0, "latency_least_s": 0.2, "seconds": 1200.0}
     scenario = CATALOGUE["knee"].but("few", "six calls at full speed", **quick | server)
-    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in range(1, 6)]
+    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in range(1, 4)]
     assert min(result.utilisation for result in results) > 0.93
     latencies = sorted(result.latency for result in results)
-    assert latencies[2] < 2.0 and latencies[-1] < 2.5
+    assert latencies[1] < 2.0 and latencies[-1] < 2.5
 
 
 class Targeted(Central):
