@@ -124,11 +124,11 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
     )
 
 
-def busy_as_advertised(state: AdaptiveState, trial: LoggedCall) -> float:
-    """Return the advertised calls per second, if about as many were accepted in the second before that call; else 0."""
-    per_s = per_second(state.told.room_per_s)
+def busy_as_advertised(state: AdaptiveState, rate: float, trial: LoggedCall) -> bool:
+    """Return whether about as many calls were accepted in the second before that call as a second of the rate holds."""
+    per_s = per_second(rate)
     accepted = state.log.accepted_between(trial.sent_at - 1.0, trial.sent_at)
-    return per_s if int(per_s) <= accepted <= 2.0 * per_s + 2.0 else 0.0
+    return int(per_s) <= accepted <= 2.0 * per_s + 2.0
 
 
 def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: float) -> int | None:
@@ -246,9 +246,8 @@ class Adaptive:
         turned_away = event.status == UNAVAILABLE and event.latency_s <= state.timescales.feedback_s
         trial = state.log.record_outcome(event, turned_away=turned_away)
         room = state.told.observe(event, trial)
-        budget = None if state.rate is None else state.told.requests()
-        if state.rate is not None and budget is not None:
-            state.rate.follow(budget.limit, self.config.quantum_gain, now)
+        if state.rate is not None and state.rate.budget in state.told.known:
+            state.rate.follow(state.told.known[state.rate.budget].limit, self.config.quantum_gain, now)
         if trial.was_refused:
             state.timescales.record_refusal(self.config, event)
         elif event.ok:
@@ -269,9 +268,14 @@ class Adaptive:
         """Keep the advertised rate, counted per second, if calls are refused with room again during slow start, after a
         second that was as busy as advertised."""
         state = self.state
-        per_s = busy_as_advertised(state, trial)
-        if per_s and state.rate is None and state.growth.slow_start:
-            state.rate = LearnedRate.advertised(state.told.room_per_s, self.config.quantum_gain, now)
+        name = state.told.tightest_requests()
+        if name is None or state.rate is not None or not state.growth.slow_start:
+            return
+        budget = state.told.known[name]
+        if busy_as_advertised(state, budget.refill_per_s, trial):
+            state.rate = LearnedRate.advertised(
+                budget.refill_per_s, self.config.quantum_gain, now, budget=name, limit=budget.limit
+            )
             state.growth.cut(now, state.growth.limit)
             self._set_reason("the advertised rate is counted by the second")
 

@@ -667,14 +667,16 @@ class ReportedBudgets:
         rate is known."""
         repeated = now - self.room_at < 3.0
         self.room_at = now
-        budget = self.requests()
-        self.room_per_s = 0.0 if budget is None else budget.refill_per_s
+        name = self.tightest_requests()
+        self.room_per_s = 0.0 if name is None else self.known[name].refill_per_s
         return repeated and self.room_per_s > 0
 
-    def requests(self) -> Budget | None:
-        """Return the tightest of the believed budgets of requests."""
-        budgets = (budget for budget in self._believed() if budget.unit is BudgetUnit.REQUESTS)
-        return min(budgets, key=lambda budget: budget.refill_per_s, default=None)
+    def tightest_requests(self) -> str | None:
+        """Return the name in `known` of the tightest believed budget of requests; None if there is none."""
+        names = (
+            name for name, budget in self.known.items() if budget.trust.believed and budget.unit is BudgetUnit.REQUESTS
+        )
+        return min(names, key=lambda name: self.known[name].refill_per_s, default=None)
 
     @property
     def is_any_believed(self) -> bool:

@@ -14,8 +14,9 @@ provider does not keep what is not spent, and from then on small raises of the r
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
 from dicast.workers.policy.headers import BudgetUnit
@@ -36,8 +37,8 @@ ALIKE, TOP_PART = 5, 0.02
 EARLY_PART, EARLY_MOST, EARLY_SHARE = 0.9, 3, 0.02
 """Refusals before a second was as full as reported come by chance, unless there are `EARLY_MOST` beyond this share of
 the calls. Then the bound is another one if the second was not full to this part."""
-STAYS = 20
-"""The answers for which a higher limit has to be reported before it is believed."""
+LAST_LIMITS = 20
+"""Of so many reported limits the second lowest holds."""
 EXCESS_PART, EXCESS_LEAST = 1.2, 3.0
 """If more calls than this pass beyond the reported rate in the course of time, calls are not counted per second: no
 second lets more through than it holds."""
@@ -72,8 +73,8 @@ class LearnedRate:
                    and what it has fallen below it after `back_s`
     excess         calls sent beyond `counted_per_s`, the reported rate, until `went_at`
     early          refusals that came before a second was as full as reported, beyond what chance explains
-    told_limit     the reported limit, at which `reported_per_s` is the reported rate
-    higher         answers in a row that reported a higher limit
+    told_limit     the limit of the reported `budget` that is in force, with which it is `reported_per_s`
+    limits         the last ones that were reported
     alike          refusals in a row at `alike_level` open calls, as many as were ever open of late
     """
 
@@ -108,9 +109,10 @@ class LearnedRate:
     excess: float = 0.0
     went_at: float = 0.0
     early: float = 0.0
-    higher: int = 0
+    budget: str = ""
     told_limit: float = 0.0
     reported_per_s: float = 0.0
+    limits: deque[float] = field(default_factory=deque)
     alike: int = 0
     alike_level: int = 0
 
@@ -120,34 +122,38 @@ class LearnedRate:
         return cls(per_s=per_s, since=now, anchor=anchor, bound_at=now, started=now, found_per_s=per_s)
 
     @classmethod
-    def advertised(cls, reported_per_s: float, part: float, now: float) -> LearnedRate:
+    def advertised(
+        cls, reported_per_s: float, part: float, now: float, *, budget: str = "", limit: float = 0.0
+    ) -> LearnedRate:
         """Return a rate that the provider reports and counts per second, so that nothing is saved and the present
-        second is full. Only a `part` of it is used."""
+        second is full. Only a `part` of it is used. It is the rate of the reported `budget`, with its present
+        `limit`."""
         over, told_per_s = now + 1.0, per_second(reported_per_s)
         per_s = max(LEAST_PER_S, part * told_per_s)
         rate = cls(per_s, over, over, now, now, keeps=False, proven=True, raise_by=RAISE_GENTLE, tried_at=now)
         rate.told_per_s, rate.counted_per_s, rate.went_at = per_s, told_per_s, over
-        rate.reported_per_s = reported_per_s
+        rate.reported_per_s, rate.budget, rate.told_limit = reported_per_s, budget, limit
         return rate
 
     def follow(self, limit: float, part: float, now: float) -> None:
-        """Follow the reported `limit`, of which the reported rate is a constant share.
+        """Take in the `limit` that an answer reports, of which the rate is a constant share.
 
-        A lower one holds at once, and a higher one if it stays for `STAYS` answers: so the least holds where a gateway
-        reports several accounts in turns.
+        The second lowest of the last ones holds: one odd answer changes nothing, and where a gateway reports several
+        accounts in turns the least holds.
         """
-        if self.told_per_s <= 0.0 or limit <= 0.0:
+        if self.told_limit <= 0.0 or limit <= 0.0:
             return
-        if self.told_limit <= 0.0:
-            self.told_limit = limit
-        self.higher = self.higher + 1 if limit > self.told_limit else 0
-        if limit < self.told_limit or self.higher >= STAYS:
-            times = limit / self.told_limit
-            self.reported_per_s, self.told_limit, self.higher = times * self.reported_per_s, limit, 0
-            self.counted_per_s = per_second(self.reported_per_s)
-            self.told_per_s = max(LEAST_PER_S, part * self.counted_per_s)
-            self._move(self.told_per_s, now, now)
-            self.excess, self.went_at, self.raised_before, self.sustained = 0.0, now + 1.0, 0.0, 0.0
+        self.limits.append(limit)
+        if len(self.limits) > LAST_LIMITS:
+            self.limits.popleft()
+        lowest = sorted(self.limits)[:2][-1] if len(self.limits) > 1 else self.told_limit
+        if lowest == self.told_limit:
+            return
+        self.reported_per_s, self.told_limit = self.reported_per_s * lowest / self.told_limit, lowest
+        self.counted_per_s = per_second(self.reported_per_s)
+        self.told_per_s = max(LEAST_PER_S, part * self.counted_per_s)
+        self._move(self.told_per_s, now, now)
+        self.excess, self.went_at, self.raised_before, self.sustained = 0.0, now + 1.0, 0.0, 0.0
 
     @property
     def refuted(self) -> bool:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState
 from dicast.workers.policy.calls import Event
 from dicast.workers.policy.governor import PoolGovernor
+from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.profiles import PoolConfig
+from dicast.workers.policy.rate import NAME, LearnedRate
 from tests.workers.policy.build import done, sent
 
 
@@ -240,3 +242,28 @@ def test_levels_accepted_later_are_a_rate_unless_a_cap_stood_there_lately(stood_
         levels.note_refusal(10, at)
         confirmed.append(levels.confirmed(20.0, at + 1.0, rtt_s=1.0, memory_rtts=20.0))
     assert confirmed == [False, stood_at != 2.5]
+
+
+def test_a_rate_by_the_second_follows_the_budget_that_it_is_of_and_no_other() -> None:
+    """A tighter budget of a day, or of another model, has a limit of its own."""
+    governor = PoolGovernor(PoolConfig(ceiling=200))
+    governor.decide([], 0.0)
+    state, now, number = engine_of(governor), 10.0, 0
+
+    def answered(name: str, limit: float, calls: int) -> None:
+        nonlocal now, number
+        for _ in range(calls):
+            number, now = number + 1, now + 0.1
+            readings = Readings((Reading(name, BudgetUnit.REQUESTS, limit, 0.9 * limit, 60.0),))
+            call = f"c{number}"
+            leaves = sent(call, now, 5, 20, held_by=NAME)
+            governor.decide([leaves, done(call, now + 0.05, now, readings=readings)], now + 0.05)
+
+    answered("requests", 600.0, 5)
+    name = state.told.tightest_requests()
+    assert name == "requests:"
+    state.rate = LearnedRate.advertised(10.0, 1.0, now, budget=name, limit=600.0)
+    answered("day", 60.0, 5)
+    assert state.told.tightest_requests() == "day:" and state.rate.counted_per_s == 10.0
+    answered("requests", 300.0, 5)
+    assert state.rate.counted_per_s == 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dicast.workers.policy.calls import CallLog
-from dicast.workers.policy.rate import MARGIN_DOWN, MARGIN_MOST, MARGIN_UNKEPT, STAYS, LearnedRate
+from dicast.workers.policy.rate import LAST_LIMITS, MARGIN_DOWN, MARGIN_MOST, MARGIN_UNKEPT, LearnedRate
 from tests.workers.policy.build import done, sent
 
 
@@ -105,32 +105,48 @@ def test_of_a_rate_that_nobody_reports_no_refusal_is_known_to_come_by_chance() -
     assert set(refused_early(LearnedRate.starting(40.0, anchor=0.0, now=0.0), 100)) == {(False, False)}
 
 
-def test_a_reported_rate_follows_its_limit() -> None:
-    rate = LearnedRate.advertised(11.6, 0.985, now=0.0)
-    rate.follow(696.0, 0.985, 1.0)
-    assert (rate.counted_per_s, rate.per_s) == (11.0, pytest.approx(0.985 * 11.0))
-    rate.excess, rate.raised_before = 9.0, 12.0
+def followed(*limits: float, first: float = 696.0) -> LearnedRate:
+    """A rate of which the limit was `first`, 11.6 calls a second, after these were reported."""
+    rate = LearnedRate.advertised(11.6, 0.985, now=0.0, budget="requests:", limit=first)
+    for number, limit in enumerate(limits):
+        rate.follow(limit, 0.985, float(number))
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("limits", "counted_per_s"),
+    [
+        ([696.0], 11.0),
+        ([348.0], 11.0),
+        ([348.0, 348.0], 5.0),
+        ([*[348.0] * 2, *[696.0] * (LAST_LIMITS - 2)], 5.0),
+        ([*[348.0] * 2, *[696.0] * (LAST_LIMITS - 1)], 11.0),
+        ([*[696.0] * 50, 1.0, *[696.0] * 50], 11.0),
+        ([348.0, 696.0] * 50, 5.0),
+        ([1e12, 0.0, -1.0], 11.0),
+    ],
+)
+def test_a_reported_rate_follows_the_second_lowest_of_the_last_limits(
+    limits: list[float], counted_per_s: float
+) -> None:
+    rate = followed(*limits)
+    assert (rate.counted_per_s, rate.per_s) == (counted_per_s, pytest.approx(0.985 * counted_per_s))
+    assert len(rate.limits) <= LAST_LIMITS
+
+
+def test_what_was_sent_under_a_former_limit_does_not_refute_the_present_one() -> None:
+    rate = followed()
+    rate.excess, rate.raised_before = 90.0, 12.0
     rate.follow(348.0, 0.985, 2.0)
-    assert (rate.counted_per_s, rate.per_s) == (5.0, pytest.approx(0.985 * 5.0))
-    assert not rate.refuted, "what was sent before says nothing of it"
-    for _ in range(STAYS - 1):
-        rate.follow(696.0, 0.985, 3.0)
-    assert rate.counted_per_s == 5.0
-    rate.follow(696.0, 0.985, 4.0)
-    assert (rate.counted_per_s, rate.per_s) == (11.0, pytest.approx(0.985 * 11.0))
-
-
-def test_of_limits_that_are_reported_in_turns_the_lowest_holds() -> None:
-    rate = LearnedRate.advertised(20.0, 1.0, now=0.0)
-    for number in range(200):
-        rate.follow(600.0 if number % 5 else 1200.0, 1.0, float(number))
-    assert rate.counted_per_s == 10.0
+    rate.follow(348.0, 0.985, 2.1)
+    assert rate.counted_per_s == 5.0 and not rate.refuted
 
 
 def test_a_rate_that_nobody_reports_follows_no_limit() -> None:
     rate = LearnedRate.starting(20.0, anchor=0.0, now=0.0)
-    rate.follow(600.0, 1.0, 1.0)
-    rate.follow(60.0, 1.0, 2.0)
+    for _ in range(3):
+        rate.follow(600.0, 1.0, 1.0)
+        rate.follow(60.0, 1.0, 2.0)
     assert rate.per_s == 20.0
 
 
