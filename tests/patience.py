@@ -37,10 +37,15 @@ class Stopwatch:
 
 
 def scheduling_s(processes: Iterable[int]) -> float:
-    """Return for how long the threads of these processes, by their ids, have been ready to run and did not."""
+    """Return for how long these processes, by their ids, have been ready to run and did not, one after the other.
+
+    Of each it is the thread that has waited longest: threads of a process wait at the same time.
+    """
     waits = 0
     for process in processes:
+        longest = 0
         for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                waits += int(thread.read_text().split()[1])
+                longest = max(longest, int(thread.read_text().split()[1]))
+        waits += longest
     return waits / 1e9

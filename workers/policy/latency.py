@@ -19,9 +19,11 @@ PAUSE_RTTS = 2.0
 LEAST_IN_COHORT = 12
 """The fewest accepted calls of a cohort that counts: the median of a few is chance."""
 KNOWN_PART = 3
-"""A median is known once one in so many calls of its cohort has taken as long."""
+"""A median is known once at least one in so many calls of its cohort has taken as long."""
+LEAST_LATENCY_S = 1e-3
+"""The resolution of the clock that calls are timed by."""
 LOOKS_AT_COHORT = 24
-"""How often the median of a large cohort is looked for, at most, while its answers come."""
+"""The median of a large cohort is looked for about so often while its answers come."""
 WEIGHT = 0.4
 """The weight of one median in their average."""
 BASE_GROWTH, BASE_GROWTH_AT_CAP = 1.001, 1.05
@@ -89,7 +91,7 @@ class Cohort:
 
     def add(self, at: float, limit: float) -> None:
         """Note that a call was sent under that limit."""
-        self.awaited.append(at)
+        insort(self.awaited, at)
         self.level = max(self.level, limit)
         self.limit += (limit - self.limit) / self.size
 
@@ -99,7 +101,7 @@ class Cohort:
         if place < len(self.awaited) and self.awaited[place] == event.sent_at:
             del self.awaited[place]
         if event.ok:
-            insort(self.latencies, event.latency_s)
+            insort(self.latencies, max(LEAST_LATENCY_S, event.latency_s))
             self.opened += event.open_before + 1
 
     def median_at(self, now: float) -> float | None:

@@ -229,6 +229,37 @@ def test_the_median_is_that_of_all_calls_and_not_of_those_that_are_back(watch: L
     assert sum(map(math.log, medians)) / len(medians) == pytest.approx(2.3, abs=0.08)
 
 
+def test_outcomes_that_are_lost_leave_the_median_where_it_was(watch: LatencyWatch) -> None:
+    """One in five never comes: such a call counts as a long one."""
+    for at in range(0, 2000, 10):
+        instants = [at + 0.01 * number for number in range(SIZE)]
+        for instant in instants:
+            watch.sent(instant, LIMIT)
+        for number, instant in enumerate(instants):
+            if number % 5:
+                latency = 1.0 + 0.1 * (number % 7)
+                watch.observe(
+                    done("x", instant + latency, instant, open_before=39), limit=LIMIT, rtt_s=1.0, tolerance=2.0
+                )
+    assert watch.short == pytest.approx(1.3, abs=0.15)
+    assert len(watch.cohorts) <= 1
+
+
+def test_a_clock_that_goes_back_a_little_leaves_no_call_awaited() -> None:
+    calls, instants = Cohort(0.0), [1.0, 1.2, 1.0, 1.1, 1.1]
+    for at in instants:
+        calls.add(at, LIMIT)
+    for at in instants:
+        calls.close(done("x", at + 1.0, at, open_before=39))
+    assert calls.awaited == [] and calls.size == 5
+
+
+def test_answers_within_the_same_millisecond_have_a_latency(watch: LatencyWatch) -> None:
+    for at in (0.0, 10.0, 20.0, 30.0, 40.0):
+        cohort(watch, at, [0.0] * SIZE)
+    assert watch.short == watch.base == pytest.approx(1e-3, rel=0.01)
+
+
 @pytest.mark.parametrize("cap", [8, 32, 100])
 def test_a_cap_is_hardly_ever_left_for_the_latency_of_calls_that_vary(cap: int) -> None:
     cuts, kept_s = 0, 0.0
