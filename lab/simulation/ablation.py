@@ -103,7 +103,6 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "rate: does the provider save": ((LearnedRate, "_learn_keeping", _nothing),),
     "rate: fell": ((LearnedRate, "_fell", _false),),
     "rate: a cap after all": ((adaptive, "ceiling_of", _nothing),),
-    "rate: alike refusals": ((LearnedRate, "is_alike", _false),),
     "rate: early refusals": ((LearnedRate, "is_early", _false),),
     "rate: refusals by chance": ((LearnedRate, "by_chance", _false),),
     "rate: follows its limit": ((LearnedRate, "follow", _nothing),),

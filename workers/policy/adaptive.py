@@ -131,19 +131,6 @@ def busy_as_advertised(state: AdaptiveState, rate: float, trial: LoggedCall) -> 
     return int(per_s) <= accepted <= 2.0 * per_s + 2.0
 
 
-def hidden_cap(state: AdaptiveState, rate: LearnedRate, trial: LoggedCall, now: float) -> int | None:
-    """Return the cap on open calls that many tries of the rate have revealed; None if there is none."""
-    log, timescales = state.log, state.timescales
-    level = max(1, log.open_at_provider(trial))
-    numbers = [
-        log.open_at_provider(other)
-        for other in log.since(rate.started + timescales.rtt_s)
-        if not other.was_refused and other.sent_at < now - timescales.feedback_s
-    ]
-    alike = rate.is_alike(level, wander(level), numbers, timescales.rtt_s, now)
-    return level if alike or rate.is_early(trial, log) else None
-
-
 def accepted_rate(state: AdaptiveState, per_s: float, now: float) -> float:
     """Return the calls accepted per second of late, `per_s` if that is less: a rate that is being raised may be far
     above the limit, and 70 % of it above the limit, too."""
@@ -358,7 +345,8 @@ class Adaptive:
             trial.explained = trial.forgiven = True
             return
         cap = ceiling_of(state.log, rate.started + timescales.rtt_s, now, timescales.feedback_s, timescales.rtt_s)
-        cap = cap or hidden_cap(state, rate, trial, now)
+        if cap is None and rate.is_early(trial, state.log):
+            cap = max(1, state.log.open_at_provider(trial))
         if cap is not None:
             state.rate, state.not_a_rate_until = None, now + 3.0 * timescales.rtt_s
             self._cut(now, min(state.growth.limit, cap))
@@ -509,7 +497,7 @@ class Adaptive:
             if growth.slow_start:
                 growth.retry_gently()
             else:
-                growth.double_hold(config.hold_min_rtts, hold_max_rtts(config, state, now))
+                growth.hold_after_cut(diagnosis.level, config.hold_min_rtts, hold_max_rtts(config, state, now))
                 if state.overloaded_at < state.episode:
                     state.single_calls = SingleCalls(diagnosis.level, slow_start=False, after_cut=True)
             self._cut(now, min(growth.limit, diagnosis.level))

@@ -66,7 +66,7 @@ class AdaptiveConfig:
     hold_max_rtts: float = 7.0
     hold_max_late_rtts: float = 5.0
     calls_per_probe: float = 110.0
-    calls_per_probe_settled: float = 250.0
+    calls_per_probe_settled: float = 180.0
     overloaded_hold_rtts: float = 3.0
     feedback_first_s: float = 0.8
     feedback_min_s: float = 0.5
@@ -148,6 +148,8 @@ MOST_ON_WAY = 4.0
 LARGE_STEP = 4.0
 SETTLED_ROW = 3
 """A level that was refused this often in a row, and no other one, is considered stable."""
+MOVED_PART = 0.7
+"""A cap below this part of the limit has fallen; else calls may have been refused by chance."""
 AT_CAP = 1.1
 """A limit is at a cap if calls are refused at so many times as many, or one more."""
 SLOW_START_PART = 0.9
@@ -177,7 +179,8 @@ class Growth:
     * slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
     * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
     * beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
-      doubles, so that a stable cap costs one refusal a hold.
+      doubles, so that a stable cap costs one refusal a hold. Holds are short again where the cap has moved: it fell
+      deep, or a level that was considered stable is accepted.
     """
 
     limit: float
@@ -251,10 +254,12 @@ class Growth:
     def confirm(self, hold_min_rtts: float, ceiling: float) -> None:
         """Note that the pending step was accepted; slow start ends near the ceiling."""
         self.pending = False
+        has_moved = self.settled and self.limit >= self.refused
         if self.limit >= self.refused:
             self.refused, self.row = 0.0, 0
         if not self.slow_start and self.limit > self.good:
-            self.hold_rtts, self.good = max(hold_min_rtts, self.hold_rtts / 2.0), self.limit
+            hold_rtts = 0.0 if has_moved else self.hold_rtts / 2.0
+            self.hold_rtts, self.good = max(hold_min_rtts, hold_rtts), self.limit
         if self.slow_start and self.limit >= SLOW_START_PART * ceiling:
             self.slow_start, self.slow_start_until = False, self.filled_at
 
@@ -352,6 +357,13 @@ class Growth:
         tried."""
         self._move(max(self.limit, start))
         self.slow_start, self.pending, self.good, self.answered = True, True, until, self.limit
+
+    def hold_after_cut(self, limit: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
+        """Wait longer before the next step, unless the cap has just fallen to `limit`: it may soon rise again."""
+        if limit < MOVED_PART * self.limit:
+            self.hold_rtts = hold_min_rtts
+        else:
+            self.double_hold(hold_min_rtts, hold_max_rtts)
 
     def double_hold(self, hold_min_rtts: float, hold_max_rtts: float) -> None:
         self.hold_rtts = min(hold_max_rtts, max(hold_min_rtts, 2.0 * self.hold_rtts))

@@ -358,7 +358,11 @@ class HiddenWindow:
         if opening > self.opened_at:
             self.opened_at, self.opened = opening, before
             self.proven, self.refused_probes = self.proven or self.refused_probes >= LEAST_PROBES, 0
-        budget.level = max(0.0, budget.limit - (self.total - self.opened))
+        used = self.total - self.opened
+        if budget.name == UNREPORTED and not self.proven and not self.refused_probes:
+            # One drought is no proof, and calls held back would never disprove the window: only a refusal empties it.
+            budget.limit = budget.capacity = max(budget.limit, (1.0 + USED_UP_PART) * used + FEW)
+        budget.level = max(0.0, budget.limit - used)
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition += 1
 

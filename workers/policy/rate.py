@@ -1,8 +1,8 @@
 """The learned rate: how to keep a bound on calls per second that the provider does not report.
 
 Where the provider keeps a bucket, it is empty at the instant of each refusal. So between two refusals exactly as many
-calls were accepted as refilled: `accepted / time` between them is the rate, to one call in the whole span, however
-the calls were spread. Traffic runs at that rate, less a margin. Now and then a few calls more than refill are tried
+calls were taken from it as refilled: `calls / time` between them is the rate, to one call in the whole span, however
+the calls were spread. Refused calls are counted, since some providers charge them. Traffic runs at that rate, less a margin. Now and then a few calls more than refill are tried
 (`credit`): they use up what was saved by being a little too slow, end in one refusal, and so measure the rate anew.
 If more go through than can have been saved, the rate has risen, and is raised in steps until a refusal.
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dicast.workers.policy.calls import NEVER, CallLog, LoggedCall
@@ -28,12 +27,12 @@ MARGIN_LEAST, MARGIN_MOST, MARGIN_UP, MARGIN_DOWN = -0.005, 0.03, 0.01, 0.0025
 MARGIN_UNKEPT = 0.005
 RESERVE_MOST = 8.0
 RAISE_FIRST, RAISE_GENTLE, RAISE_LEAST, RAISE_MOST = 0.25, 0.02, 0.01, 0.5
+RAISE_MOST_S = 20.0
+"""Where calls are counted by the second, a raise is refused once it has made one call more; so long at most."""
 LOST_CREDITS = 2
 SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
 ALMOST, BEYOND = 0.995, 1.12
-ALIKE, TOP_PART = 5, 0.02
-"""`ALIKE` refusals in a row at one number of open calls, the highest of late, are due to a cap."""
 EARLY_PART, EARLY_MOST, EARLY_SHARE = 0.9, 3, 0.02
 """Refusals before a second was as full as reported come by chance, unless there are `EARLY_MOST` beyond this share of
 the calls. Then the bound is another one if the second was not full to this part."""
@@ -75,7 +74,6 @@ class LearnedRate:
     early          refusals that came before a second was as full as reported, beyond what chance explains
     told_limit     the limit of the reported `budget` that is in force, with which it is `reported_per_s`
     limits         the last ones that were reported
-    alike          refusals in a row at `alike_level` open calls, as many as were ever open of late
     """
 
     per_s: float
@@ -113,8 +111,6 @@ class LearnedRate:
     told_limit: float = 0.0
     reported_per_s: float = 0.0
     limits: deque[float] = field(default_factory=deque)
-    alike: int = 0
-    alike_level: int = 0
 
     @classmethod
     def starting(cls, per_s: float, anchor: float, now: float) -> LearnedRate:
@@ -226,20 +222,6 @@ class LearnedRate:
     def _accepted_before(self, trial: LoggedCall, log: CallLog) -> int:
         return log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
 
-    def is_alike(self, level: int, slack: int, numbers: Iterable[int], rtt_s: float, now: float) -> bool:
-        """Return whether refusals in different round trips lie at one `level` of open calls, which hardly any of the
-        accepted `numbers` reached."""
-        if now < self.refused_at + rtt_s:
-            return False
-        accepted = list(numbers)
-        if sum(number >= level for number in accepted) > TOP_PART * len(accepted):
-            self.alike = 0
-        elif self.alike and abs(level - self.alike_level) <= slack:
-            self.alike += 1
-        else:
-            self.alike, self.alike_level = 1, level
-        return self.alike >= ALIKE
-
     def run_at(self, per_s: float, now: float) -> None:
         """Run at another rate than the measured one, which goes on being measured from the same anchor."""
         self._move(per_s, self.anchor, now)
@@ -257,17 +239,17 @@ class LearnedRate:
         self.raise_by = max(RAISE_LEAST, self.raise_by / 2.0)
         self.pause_s = min(PAUSE_MOST_S, PAUSE_FACTOR * self.pause_s)
         self.back_s = min(BACK_MOST_S, 2.0 * self.back_s)
-        accepted, span = self._since_anchor(trial, log)
+        calls, span = self._since_anchor(trial, log)
         per_s = before
         if self.keeps and span >= rtt_s:
-            average = accepted / span
+            average = calls / span
             self.sustained = max(self.sustained, min(before, average))
             per_s = math.sqrt(before * min(before, max(average, 0.5 * before)))
         self._move(per_s, trial.sent_at, now)
 
     def _fell(self, trial: LoggedCall, log: CallLog, now: float, rtt_s: float) -> bool:
-        """Return whether too many were refused lately for a random walk; then the rate becomes what was accepted
-        meanwhile."""
+        """Return whether too many were refused lately for a random walk; then the rate becomes what was sent
+        meanwhile, refused calls included."""
         recent = list(log.since(max(self.since, trial.sent_at - max(1.5, 12.0 / self.per_s))))
         refusal_times = [other.sent_at for other in recent if other.was_refused]
         if len(refusal_times) < 3 or len(refusal_times) < 0.2 * len(recent):
@@ -275,11 +257,11 @@ class LearnedRate:
         self.setbacks = self.setbacks + 1 if now - self.setback_at < 2.0 * rtt_s else 1
         self.setback_at = now
         first = min(refusal_times)
-        accepted = sum(1 for other in recent if not other.was_refused and other.sent_at > first)
-        accepted_per_s = accepted / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
+        calls = sum(1 for other in recent if other.sent_at > first)
+        sent_per_s = calls / max(0.4, 4.0 / self.per_s, trial.sent_at - first)
         least = 0.25 if len(refusal_times) >= 0.4 * len(recent) else 0.93
         least_per_s = max(least * self.per_s, min(self.sustained, 0.97 * self.per_s))
-        self._move(max(least_per_s, min(0.97 * self.per_s, accepted_per_s)), trial.sent_at, now)
+        self._move(max(least_per_s, min(0.97 * self.per_s, sent_per_s)), trial.sent_at, now)
         self.interval_rtts, self.sustained, self.testing = 1.0, 0.0, False
         return True
 
@@ -301,11 +283,11 @@ class LearnedRate:
     ) -> None:
         """Move to the average since the anchor: fully if it is certainly lower, else weighted by the length of the
         span."""
-        accepted, span = self._since_anchor(trial, log)
-        if span < rtt_s or accepted < MEASURE_CALLS:
+        calls, span = self._since_anchor(trial, log)
+        if span < rtt_s or calls < MEASURE_CALLS:
             return
-        apart = accepted / span - self.per_s
-        chance = 0.4 / math.sqrt(accepted) * self.per_s
+        apart = calls / span - self.per_s
+        chance = 0.4 / math.sqrt(calls) * self.per_s
         measured = self.per_s + (1.0 if apart < -chance else min(1.0, span / (3.0 * rtt_s))) * apart
         if provoked:
             if self.trying > 1.0:
@@ -321,10 +303,14 @@ class LearnedRate:
         self._move(max(0.5 * self.per_s, measured * (1.0 - margin)), trial.sent_at, now)
 
     def _since_anchor(self, trial: LoggedCall, log: CallLog) -> tuple[int, float]:
-        """Return the calls accepted since the anchor, or since the log's first call if that is later, and the seconds
-        since."""
+        """Return the calls sent between the anchor, or the log's first call if that is later, and a refusal, which is
+        not counted, and the seconds between.
+
+        Refused calls count: some providers charge them, too, and then far fewer than refill are accepted after many
+        refusals. Where they are free, the few between two measurements do not matter.
+        """
         start = max(self.anchor, log.trials[0].sent_at) if log.trials else self.anchor
-        return log.accepted_between(start, trial.sent_at), trial.sent_at - start
+        return log.sent_between(start, trial.sent_at) - 1, trial.sent_at - start
 
     # Time
 
@@ -377,7 +363,10 @@ class LearnedRate:
         if self.testing and not self.trying:
             return self.refused_at + SAVED_FOR_TEST / self.per_s + feedback_s
         if self.raised_from is not None:
-            return self.tried_at + (2.0 * feedback_s if self.keeps else max(2.0 * feedback_s, rtt_s))
+            if self.keeps:
+                return self.tried_at + 2.0 * feedback_s
+            more_per_s = max(RAISE_LEAST, self.per_s - self.raised_from)
+            return self.tried_at + max(2.0 * feedback_s, rtt_s, min(RAISE_MOST_S, 1.0 / more_per_s))
         if self.trying:
             return self.tried_at + feedback_s
         if self.told_per_s:

@@ -160,6 +160,23 @@ def test_a_bucket_of_which_nothing_tells_is_seldom_taken_for_noise() -> None:
     assert sum(refused for _, refused, _ in runs) <= 0.06 * sum(accepted for accepted, _, _ in runs)
 
 
+def test_a_window_that_one_drought_suggests_is_used_up_by_a_refusal_alone() -> None:
+    """Else nothing would be sent until its end, and nothing would ever disprove it."""
+    window, log, rooms = HiddenWindow(), CallLog(), []
+    for number in range(400):
+        at = float(number)
+        log.sent(sent(f"c{number}", at))
+        trial = log.record_outcome(done(f"c{number}", at + 0.2, at, 429 if 60 <= number < 80 else 200))
+        window.note(trial, trial.was_refused, "", 0.0)
+        if trial.was_refused:
+            window.note_unexplained(trial, log)
+        else:
+            window.note_answer(trial)
+        if window.budget is not None:
+            rooms.append(window.budget.level)
+    assert len(rooms) == 320 and min(rooms) >= 1.0
+
+
 def test_a_shorter_window_that_repeats_is_known_after_its_second_end() -> None:
     accepted, refused = accepted_and_refused(100, 10.0, 1.0, 79.0, whole_s=True)
     assert refused <= 10

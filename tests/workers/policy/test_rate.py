@@ -150,24 +150,6 @@ def test_a_rate_that_nobody_reports_follows_no_limit() -> None:
     assert rate.per_s == 20.0
 
 
-def test_refusals_at_the_most_that_is_ever_open_are_a_cap_in_the_long_run() -> None:
-    rate, below = LearnedRate.starting(25.0, anchor=0.0, now=0.0), [14, 15, 17, 19] * 25
-    alike = []
-    for number in range(5):
-        now = 10.0 * (number + 1)
-        alike.append(rate.is_alike(20 + number % 2, 2, below, 1.0, now))
-        rate.refused_at = now
-    assert alike == [False, False, False, False, True]
-
-
-def test_refusals_where_others_are_accepted_are_no_cap() -> None:
-    rate, around = LearnedRate.starting(25.0, anchor=0.0, now=0.0), [14, 18, 20, 23] * 25
-    for number in range(20):
-        now = 10.0 * (number + 1)
-        assert not rate.is_alike(20, 2, around, 1.0, now)
-        rate.refused_at = now
-
-
 def measured(rate: LearnedRate, accepted: int, span_s: float) -> float:
     """The rate after one refusal, so many seconds and accepted calls after the log's first call."""
     log = CallLog()
@@ -204,3 +186,25 @@ def test_a_refusal_that_was_provoked_measures_up_and_lowers_the_margin() -> None
     rate.trying, rate.trying_since = 4.0, 1.0
     assert measured(rate, 240, 20.0) == pytest.approx(12.0 * (1.0 - 0.0025))
     assert rate.margin == pytest.approx(0.005 - MARGIN_DOWN)
+
+
+@pytest.mark.parametrize("are_charged", [False, True])
+def test_refused_calls_count_as_taken_from_the_bucket(are_charged: bool) -> None:
+    """Twenty calls a second refill, of which refused calls take a sixth where they are charged."""
+    log, span_s = CallLog(), 30.0
+    for number in range(round(20.0 * span_s)):
+        at = 0.05 * number + 0.025
+        log.sent(sent(f"c{number}", at))
+        was_refused = are_charged and number < 300 and number % 3 == 0
+        log.record_outcome(done(f"c{number}", at + 0.1, at, 429 if was_refused else 200))
+    rate = LearnedRate.starting(25.0, anchor=0.0, now=0.0)
+    refused(rate, log, span_s, 1)
+    assert rate.per_s == pytest.approx(20.0, rel=0.03)
+
+
+def test_a_raise_within_the_second_is_judged_once_it_has_made_one_call_more() -> None:
+    rate = LearnedRate.advertised(4.0, 1.0, now=0.0)
+    rate.raised_from, rate.per_s, rate.tried_at = 4.0, 4.1, 100.0
+    assert rate.next_at(rtt_s=2.0, feedback_s=0.5) == pytest.approx(110.0)
+    rate.raised_from, rate.per_s = 40.0, 44.0
+    assert rate.next_at(rtt_s=2.0, feedback_s=0.5) == pytest.approx(102.0)
