@@ -94,7 +94,7 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "no bursts while a step is tried": ((Growth, "cautious", _never(value=False)),),
     "diagnosis: rate": ((adaptive, "judge", _no_rate),),
     "diagnosis: collapse": ((adaptive, "judge", _no_collapse),),
-    "slack for calls under way": ((diagnosis, "wander", lambda _: 0), (adaptive, "wander", lambda _: 0)),
+    "slack for calls under way": ((diagnosis, "wander", lambda _: 0),),
     "rare refusals are noise": ((diagnosis, "_is_rare", _false),),
     "a falling level is a rate": ((diagnosis, "_fell_again", _false),),
     "noise: slow test": ((Noise, "suspects", _false),),

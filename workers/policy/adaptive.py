@@ -15,7 +15,7 @@ from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_state import AdaptiveConfig, AdaptiveState, SingleCalls, Timescales
 from dicast.workers.policy.breaker import Breaker, Failures
 from dicast.workers.policy.calls import OVERLOADED, UNAVAILABLE, Done, LoggedCall, Sent
-from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge, wander
+from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
 from dicast.workers.policy.parameters import BreakerPhase

@@ -2,9 +2,10 @@
 
 Where the provider keeps a bucket, it is empty at the instant of each refusal. So between two refusals exactly as many
 calls were taken from it as refilled: `calls / time` between them is the rate, to one call in the whole span, however
-the calls were spread. Refused calls are counted, since some providers charge them. Traffic runs at that rate, less a margin. Now and then a few calls more than refill are tried
-(`credit`): they use up what was saved by being a little too slow, end in one refusal, and so measure the rate anew.
-If more go through than can have been saved, the rate has risen, and is raised in steps until a refusal.
+the calls were spread. Refused calls are counted, since some providers charge them. Traffic runs at that rate, less a
+margin. Now and then a few calls more than refill are tried (`credit`): they use up what was saved by being a little
+too slow, end in one refusal, and so measure the rate anew. If more go through than can have been saved, the rate has
+risen, and is raised in steps until a refusal.
 
 Where the provider counts calls per second instead, nothing is saved, and credit only shows that a second is full.
 If credit was refused at once several times, some calls are saved on purpose and tried: if they are refused too, the
