@@ -40,10 +40,9 @@ from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.pools import Deployments, LivingPools, ServedPools
-from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.record import JobCache, Recorder, Spool
 from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.start import Preparation, Starter, Terms
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.reports.html.beside import HtmlWriter
 from dicast.app.reports.opinion_cache import OpinionCache

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from redis.exceptions import ResponseError
 
-from dicast.app.pipeline.stored_jobs import JOBS_KEPT, JobCache
+from dicast.app.pipeline.record import JOBS_KEPT, JobCache
 
 
 class Job(NamedTuple):

@@ -12,7 +12,7 @@ from dicast.app.analysis.runs import incompatibilities
 from dicast.app.application import create_app
 from dicast.app.domain.fingerprints import prompt_digest, template_digest
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.material import nonce_for
 from dicast.app.domain.refusals import JobRefused
 from dicast.app.submission.job_file import load_job
 from dicast.app.submission.submit import prepare

@@ -45,7 +45,7 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.concluding import counts_of
 from dicast.app.domain.deadlines import instant_ms
 from dicast.app.domain.item import ItemSource, RatingCounts
-from dicast.app.domain.nonce import key_from
+from dicast.app.domain.material import key_from
 from dicast.app.domain.price import shown
 from dicast.app.domain.probes import count_variants, variant_probes
 from dicast.app.domain.quote import Quote, QuotedSum

@@ -15,7 +15,7 @@ from dicast.app.domain.arrangement import arrangement_of
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.material import nonce_for
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
 from dicast.app.ledger.client import UnknownJob

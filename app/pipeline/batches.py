@@ -49,7 +49,7 @@ from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.messages import Sender, is_away
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import PageMessages, Publisher
-from dicast.app.pipeline.stored_jobs import JobCache
+from dicast.app.pipeline.record import JobCache
 from dicast.app.providers.base import ANSWERS, ProviderFailure
 from dicast.app.providers.batches import (
     BatchApi,

@@ -21,8 +21,7 @@ from dicast.app import logs
 from dicast.app.domain.dimension import MAX_CRITERIA, Criterion, Dimension
 from dicast.app.domain.image import ImageError
 from dicast.app.domain.item import Item
-from dicast.app.domain.material import TemplateError
-from dicast.app.domain.nonce import KEY_BYTES, key_from, nonce_for
+from dicast.app.domain.material import KEY_BYTES, TemplateError, key_from, nonce_for
 from dicast.app.domain.opinion import NO_OPINION, UNCERTAIN, FailureKind
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.price import Bound, Place, bound_of_request

@@ -43,8 +43,7 @@ from dicast.app.pipeline.job_faults import DISK_TRIES, TRIES, files_trouble
 from dicast.app.pipeline.kept_opinions import KeptOpinions
 from dicast.app.pipeline.messages import CONTROL_QUEUE, is_away
 from dicast.app.pipeline.question import JobQuestions, can_answer
-from dicast.app.pipeline.record import retry_until_available
-from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
+from dicast.app.pipeline.record import ITEMS_TOGETHER, ItemsGone, retry_until_available, stored_items
 from dicast.app.reports import files
 from dicast.app.reports.certificates import write_lock
 from dicast.app.reports.finishing import keep_computed

@@ -27,8 +27,8 @@ from dicast.app.pipeline.judge import Judge
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.messages import Messages, is_away
 from dicast.app.pipeline.missing_pools import MissingPools
+from dicast.app.pipeline.record import JobCache
 from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 
 logger = logging.getLogger(__name__)

@@ -47,9 +47,8 @@ from dicast.app.pipeline.call_facts import (
 )
 from dicast.app.pipeline.outcomes import UNCLAIMABLE, Outcomes
 from dicast.app.pipeline.pool_trouble import FailFast, WaitForMoney
-from dicast.app.pipeline.record import Recorder, retry_until_available
+from dicast.app.pipeline.record import JobCache, Recorder, retry_until_available
 from dicast.app.pipeline.recovery import DeadNodes
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ProviderFailure
 from dicast.app.tracing import NO_SPAN, NO_TRACES, AnySpan, Traces, trace_of
 from dicast.workers.admission.request import Lease

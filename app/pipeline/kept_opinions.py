@@ -3,8 +3,8 @@
 The key of an opinion is a digest of all that its request was made of: the project, the pool's address and the model
 (a place), Dicast's own wording, the judge, its template, the criteria of the call, the item's texts and images, the
 round, and the probe. What does not reach a judge (the job's id, the items' ids and metadata unless a template shows
-them) does not count, and neither does the code that ties an answer to its call (app/domain/nonce.py). Rounds differ, so
-that replicates stay independent of each other.
+them) does not count, and neither does the code that ties an answer to its call (app/domain/material.py). Rounds differ,
+so that replicates stay independent of each other.
 
 They are looked up when a page is planned, so that a unit that has one costs no message, claim, lease or call, and are
 kept when a page is gathered.
@@ -23,7 +23,7 @@ import orjson
 from dicast.app.domain.dimension import Scale, attained
 from dicast.app.domain.fingerprints import wording_digest
 from dicast.app.domain.item import Item
-from dicast.app.domain.nonce import question_digest
+from dicast.app.domain.material import question_digest
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import Deployment
 from dicast.app.domain.plan import Lane

@@ -30,8 +30,8 @@ from dicast.app.pipeline.job_faults import reporting_file_errors
 from dicast.app.pipeline.lanes import Lanes
 from dicast.app.pipeline.plan import DatasetChanged
 from dicast.app.pipeline.question import require_libraries
+from dicast.app.pipeline.record import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.pipeline.recovery import Recovery
-from dicast.app.pipeline.stored_jobs import ITEMS_TOGETHER, ItemsGone, stored_items
 from dicast.app.reports.folders import begin, own_folder
 from dicast.app.reports.stored_items import (
     ItemCountMismatch,

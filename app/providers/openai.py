@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import httpx2
 
 from dicast.app.domain.opinion import Usage
-from dicast.app.domain.schema import LENGTHS, without
+from dicast.app.domain.prompt import LENGTHS, without
 from dicast.app.domain.verdict import Token, chance_of
 from dicast.app.providers import exchange
 from dicast.app.providers.base import ChatReply, ChatRequest, ImagePart

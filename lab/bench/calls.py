@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from dicast.app.domain.dimension import Scale
-from dicast.app.domain.schema import answer_limits, single_schema
+from dicast.app.domain.prompt import answer_limits, single_schema
 from dicast.app.providers.base import ChatRequest, Provider
 from dicast.app.providers.registry import build_provider
 from dicast.config.pools import PoolSpec

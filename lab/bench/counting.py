@@ -40,9 +40,8 @@ from dicast.app.pipeline.messages import Messages
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast
-from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.record import JobCache, Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest
 from dicast.app.providers.simulated import nonce_of
 from dicast.app.submission.rendering import AsyncRenderer

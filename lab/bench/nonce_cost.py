@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.material import nonce_for
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.providers.base import ChatRequest

@@ -18,7 +18,7 @@ from dicast.app.domain.escalation import (
 )
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.material import is_fresh, nonce_for
 from dicast.app.domain.panel import PanelRule
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from dicast.app.domain.template import rendered

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dicast.app.domain.item import MAX_MESSAGES, Item, Turn
-from dicast.app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.material import is_fresh, nonce_for
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.prompt import single_prompt
 from tests.domain.test_prompt import AGENT, ATTACKS, CLARITY, NONCE, unquoted

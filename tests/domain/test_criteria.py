@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from dicast.app.domain.dimension import Attained, Criterion, Dimension, Scale, attained
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import question_digest
+from dicast.app.domain.material import question_digest
 from dicast.app.domain.panel import Agent
-from dicast.app.domain.prompt import batch_prompt, single_prompt
+from dicast.app.domain.prompt import answer_limits, batch_prompt, single_prompt
 from dicast.app.domain.refusals import InvalidJob, validated
-from dicast.app.domain.schema import answer_limits
 from dicast.app.domain.verdict import Judgment, Malformed, read_batch, read_single
 from dicast.app.providers.simulated import SimulatedJudge
 

@@ -18,9 +18,8 @@ from dicast.app.domain.item import Item, ItemSource, RatingSource
 from dicast.app.domain.job import EvaluationJob
 from dicast.app.domain.opinion import ErrorKind, EvaluationError, Opinion
 from dicast.app.domain.panel import Agent, Deployment
-from dicast.app.domain.prompt import batch_prompt
+from dicast.app.domain.prompt import answer_limits, batch_prompt, single_schema
 from dicast.app.domain.report import Report
-from dicast.app.domain.schema import answer_limits, single_schema
 from dicast.app.domain.verdict import MAX_DEPTH, MAX_DIGITS
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from dicast.app.domain.image import (
     inspect_image,
 )
 from dicast.app.domain.item import Item, Turn
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.material import nonce_for
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.plan import pieces
 from dicast.app.domain.prompt import batch_prompt, single_prompt

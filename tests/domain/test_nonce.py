@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.material import is_fresh, nonce_for
 from dicast.app.domain.panel import Agent
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -54,7 +54,7 @@ def test_a_nonce_in_the_text_is_passed_over(monkeypatch) -> None:  # type: ignor
         met.append(candidate)
         return len(met) % 3 == 0
 
-    monkeypatch.setattr("dicast.app.domain.nonce.is_fresh", fresh)
+    monkeypatch.setattr("dicast.app.domain.material.is_fresh", fresh)
     assert nonce() == nonce() == met[2] == met[5]
     assert len(set(met)) == 3
 

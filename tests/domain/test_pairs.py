@@ -15,7 +15,7 @@ from dicast.app.analysis.scores import settled_orders
 from dicast.app.domain.dimension import Dimension
 from dicast.app.domain.item import Item
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import is_fresh, nonce_for
+from dicast.app.domain.material import is_fresh, nonce_for
 from dicast.app.domain.panel import Agent, combined_score, unswapped_score
 from dicast.app.domain.prompt import batch_prompt, single_prompt
 from tests.domain.test_prompt import ATTACKS, MACHINE_LINE, NONCE, unquoted

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
 from dicast.app.domain.item import Item
-from dicast.app.domain.nonce import is_fresh
+from dicast.app.domain.material import is_fresh
 from dicast.app.domain.panel import Agent
-from dicast.app.domain.prompt import Prompt, batch_prompt, single_prompt
-from dicast.app.domain.schema import LENGTHS, answer_limits, batch_schema, single_schema, without
+from dicast.app.domain.prompt import (
+    LENGTHS,
+    Prompt,
+    answer_limits,
+    batch_prompt,
+    batch_schema,
+    single_prompt,
+    single_schema,
+    without,
+)
 from dicast.app.domain.verdict import Judgment, read_single
 
 NONCE = "5f0c2a9be1d47783"

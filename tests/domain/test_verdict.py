@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dicast.app.domain.dimension import Dimension, Scale
-from dicast.app.domain.schema import answer_limits, single_schema
+from dicast.app.domain.prompt import answer_limits, single_schema
 from dicast.app.domain.verdict import (
     MAX_ANSWER_CHARS,
     MAX_ARGUMENT_CHARS,

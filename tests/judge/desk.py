@@ -22,9 +22,8 @@ from dicast.app.pipeline.images import StoredImages
 from dicast.app.pipeline.judge import Claimer, Judge
 from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.pool_trouble import FailFast
-from dicast.app.pipeline.record import Recorder, Spool
+from dicast.app.pipeline.record import JobCache, Recorder, Spool
 from dicast.app.pipeline.recovery import DeadNodes
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.providers.base import ChatReply, ChatRequest, ProviderFailure
 from dicast.app.providers.simulated import SimulatedJudge as Answers
 from dicast.app.providers.simulated import nonce_of

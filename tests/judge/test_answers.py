@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dicast.app.domain.nonce import key_from
+from dicast.app.domain.material import key_from
 from dicast.app.domain.opinion import CallUsage, FailureKind, Usage
 from dicast.app.domain.price import cap_fields
 from dicast.app.pipeline.call import NonceKey

@@ -12,7 +12,7 @@ import pytest
 
 from dicast.app import logs
 from dicast.app.domain.fingerprints import judge_digest
-from dicast.app.domain.nonce import question_digest
+from dicast.app.domain.material import question_digest
 from dicast.app.domain.opinion import Opinion
 from dicast.app.domain.panel import Agent
 from dicast.app.domain.refusals import JobRefused

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dicast.app import logs
-from dicast.app.domain.nonce import question_digest
+from dicast.app.domain.material import question_digest
 from dicast.app.domain.panel import Agent, Deployment
 from dicast.app.pipeline.pools import ServedPools
 from dicast.config.pools import Pools, PoolsError

@@ -4,8 +4,7 @@ import pytest
 
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Due, JobState, MessageId, UnitResult, WriteVerdict
-from dicast.app.pipeline.record import Recorder, Spool, _spool_entry
-from dicast.app.pipeline.stored_jobs import JobCache
+from dicast.app.pipeline.record import JobCache, Recorder, Spool, _spool_entry
 from tests.ledger.bench import a_job, claim, record
 
 

@@ -17,7 +17,7 @@ from dicast.app.domain.cost import purse_fields
 from dicast.app.domain.escalation import stages_of
 from dicast.app.domain.item import Item, ItemSource
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.domain.nonce import nonce_for
+from dicast.app.domain.material import nonce_for
 from dicast.app.domain.plan import Lane, Road, lanes
 from dicast.app.domain.price import Place, Price, TokenRates, amount_of, cap_fields
 from dicast.app.ledger.client import LedgerClient

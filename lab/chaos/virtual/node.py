@@ -42,10 +42,9 @@ from dicast.app.pipeline.outcomes import Outcomes
 from dicast.app.pipeline.plan import Lookahead, Planner
 from dicast.app.pipeline.pool_trouble import FailFast
 from dicast.app.pipeline.pools import Deployments
-from dicast.app.pipeline.record import Recorder, retry_until_available
+from dicast.app.pipeline.record import JobCache, Recorder, retry_until_available
 from dicast.app.pipeline.recovery import Adoption, DeadNodes, Recovery
 from dicast.app.pipeline.start import Preparation, Starter
-from dicast.app.pipeline.stored_jobs import JobCache
 from dicast.app.pipeline.time_limits import TimeLimits
 from dicast.app.providers.base import Provider
 from dicast.app.providers.batches import BatchApi
