@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from importlib import import_module
+
+from dicast.app.analysis import agreement, combining, powered, preferences, ratings
 
 warnings.warn("dicast.app.statistics is now dicast.app.analysis", DeprecationWarning, stacklevel=2)
-for _name in ("agreement", "combining", "powered", "preferences", "ratings"):
-    globals()[_name] = sys.modules[f"{__name__}.{_name}"] = import_module(f"dicast.app.analysis.{_name}")
+for _module in (agreement, combining, powered, preferences, ratings):
+    sys.modules[f"{__name__}.{_module.__name__.rpartition('.')[2]}"] = _module

@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
+from dicast.app.analysis.assess import sample_checks
 from dicast.app.analysis.estimates import Floats, Ints
 from dicast.app.analysis.groups import holm
-from dicast.app.analysis.representative import sample_checks
 from dicast.app.analysis.scores import DimensionScores, JobScores, Labels, People
 from dicast.app.domain.report import ReportDimension
 from lab.statistics import simulated

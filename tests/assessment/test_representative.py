@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dicast.app.analysis.assess import assess
-from dicast.app.analysis.representative import sample_checks
+from dicast.app.analysis.assess import assess, sample_checks
 from dicast.app.analysis.sampling import draw_weighted
 from dicast.app.analysis.scores import DimensionScores, JobScores, People
 from dicast.app.domain.judge_statistics import SampleCheck
