@@ -448,7 +448,7 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     dicast.environ = environ
     dicast.settings = Settings.from_env(environ)
     dicast.add_defaults(dicast.configuration)
-    dicast.steps["worker"].add("dicast.workers.runtime.duties:NodeStep")
+    dicast.steps["worker"].add("dicast.workers.nodes.beacon:NodeStep")
     dicast.user_options["worker"].add(LABEL_OPTION)
     return dicast
 

@@ -43,7 +43,6 @@ import dicast.app.submission.rendering
 import dicast.workers.nodes.reaper
 import dicast.workers.runtime.consumer
 import dicast.workers.runtime.pool
-import dicast.workers.runtime.queues
 import lab.provider.server
 from tests.statistics_processes import fork_them
 

@@ -150,7 +150,7 @@ def test_whoever_only_submits_loads_nothing_heavy(program: str, tmp_path: Path) 
 
 WORKER = """
 import dicast.app.celery, dicast.app.tasks, dicast.app.bootstrap, dicast.app.assembly
-import dicast.app.operator.store_checks, dicast.app.operator.store_checks, dicast.workers.runtime.duties
+import dicast.app.operator.store_checks, dicast.app.operator.store_checks, dicast.workers.nodes.beacon
 import dicast.workers.runtime.consumer, dicast.workers.runtime.pool
 from dicast.app.providers.registry import load_sdks
 from dicast.config.pools import PoolSpec

@@ -24,7 +24,7 @@ from typing import NamedTuple, Self
 LOADED_AHEAD = (
     "dicast.app.tasks", "dicast.app.bootstrap", "dicast.app.assembly", "dicast.app.operator.worker_options",
     "dicast.app.operator.store_checks", "dicast.app.providers.openai", "celery.apps.worker",
-    "dicast.workers.runtime.duties", "dicast.workers.runtime.consumer",
+    "dicast.workers.nodes.beacon", "dicast.workers.runtime.consumer",
 )  # fmt: skip
 """The modules that a worker loads before its first call, besides Celery and the application."""
 

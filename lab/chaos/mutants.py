@@ -352,7 +352,7 @@ MUTANTS = (
         '    Request = "dicast.app.operator.requests:UnitRequest"\n    acks_late = True',
         '    Request = "dicast.app.operator.requests:UnitRequest"\n    acks_late = False',
     ),
-    Mutant("a worker leaves before its pool", "workers/runtime/duties.py", "insert(0, self)", "append(self)"),
+    Mutant("a worker leaves before its pool", "workers/nodes/beacon.py", "insert(0, self)", "append(self)"),
     Mutant(
         "a node that is not heard may claim",
         "app/ledger/claim.lua",

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dicast.workers.runtime.duties import NodeStep
+from dicast.workers.nodes.beacon import NodeStep
 
 
 @pytest.mark.parametrize("before", [[], ["hub"], ["hub", "pool"]])

@@ -11,8 +11,7 @@ from redis.exceptions import ResponseError
 
 from dicast.workers.admission.request import GatedUnit
 from dicast.workers.broker.dead_letters import SIGNATURE, signature
-from dicast.workers.runtime.consumer import AdmissionConsumer, _GatedBucket
-from dicast.workers.runtime.queues import PoolQueues
+from dicast.workers.runtime.consumer import AdmissionConsumer, PoolQueues, _GatedBucket
 
 KEY = "k" * 32
 app = Celery("consumer", set_as_current=False)

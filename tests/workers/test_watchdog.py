@@ -1,8 +1,7 @@
 import pytest
 from celery.worker import state as worker_state
 
-from dicast.workers.broker.fetch import StoreQueueLengths
-from dicast.workers.runtime.consumer import STUCK_LOOKS, Watchdog
+from dicast.workers.broker.fetch import STUCK_LOOKS, StoreQueueLengths, Watchdog
 from dicast.workers.store.connection import connect_async
 
 

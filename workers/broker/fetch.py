@@ -12,7 +12,8 @@ process: it stays in `in_hand`, and the next channel puts it back. So does what 
 nobody is going to read any more, once another one has been found broken (`read_pops`).
 
 From RabbitMQ they come by a `Prefetch`. All of it is on the hub's thread. How many messages wait, untaken, and what
-those say that are next, the watchdog and the gates' logs ask of whichever broker it is (`QueueLengths`).
+those say that are next, the watchdog and the gates' logs ask of whichever broker it is (`QueueLengths`). A `Watchdog`
+sees to it that the work which waits is taken.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -36,6 +40,7 @@ from dicast.workers.broker.dead_letters import read_message
 from dicast.workers.store.connection import AsyncStoreClient
 from dicast.workers.store.scripts import script_text
 from dicast.workers.system import private
+from dicast.workers.system.supervision import end_worker
 
 logger = logging.getLogger(__name__)
 
@@ -235,3 +240,89 @@ def _headers(message: str) -> Mapping[str, Any] | None:
     except (ValueError, TypeError, KeyError):
         return None
     return headers if isinstance(headers, dict) else None
+
+
+CHECK_EVERY_S = 5.0
+STUCK_LOOKS = 6
+"""A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
+taken. Checks are counted instead of time, so that a process that was frozen is not taken for a stuck one."""
+
+
+class Remedy(Enum):
+    NONE = "none"
+    RECONNECT = "reconnect"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """The progress of one queue: messages taken so far, checks without progress, and whether the worker reconnected
+    since."""
+
+    taken: int = 0
+    looks: int = 0
+    reconnected: bool = False
+
+    @property
+    def stuck(self) -> bool:
+        return self.looks >= STUCK_LOOKS or self.reconnected
+
+
+def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
+    """Check one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room` for them.
+
+    Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
+    nothing changes; too few checks -> wait; first time -> a new connection; still no progress -> restart the worker.
+
+    A worker makes progress if it takes the work that waits, not if it answers pings.
+    """
+    if taken != before.taken or not waiting:
+        return QueueProgress(taken), Remedy.NONE
+    if not room:
+        return before, Remedy.NONE
+    after = replace(before, looks=before.looks + 1)
+    if after.looks < STUCK_LOOKS:
+        return after, Remedy.NONE
+    if before.reconnected:
+        return after, Remedy.RESTART
+    return QueueProgress(taken, 0, reconnected=True), Remedy.RECONNECT
+
+
+class Watchdog:
+    """Watches one worker. `room` returns for every queue that is consumed whether there is room for a message of it;
+    `taken` counts the messages that arrived; `reconnect` has Celery connect anew.
+
+    If the worker does not take work that waits, it is reconnected; if that does not help, it ends.
+    """
+
+    def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
+        self.taken: Counter[str] = Counter()
+        self._room, self._reconnect = room, reconnect
+        self._progress: dict[str, QueueProgress] = {}
+        self.stuck = ""
+        """Queues whose work this worker should take and does not, '' if all is well; for any thread."""
+
+    async def run(self, queue_lengths: QueueLengths) -> None:
+        """Check the queues every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            await self.check(queue_lengths)
+
+    async def check(self, queue_lengths: QueueLengths) -> None:
+        """Check all queues once."""
+        for name, room in self._room().items():
+            try:
+                waiting = await queue_lengths.waiting(name) > 0
+            except BROKER_ERRORS:  # nobody takes anything while the broker is away
+                continue
+            before = self._progress.get(name, QueueProgress())
+            self._progress[name], remedy = check_progress(before, taken=self.taken[name], waiting=waiting, room=room)
+            if remedy is Remedy.NONE:
+                continue
+            logger.error("work waits in %s and none is taken: %s", name, remedy.value,
+                         extra={"event": "no_progress", "queue": name, "remedy": remedy.value})  # fmt: skip
+            if remedy is Remedy.RECONNECT:
+                self._reconnect()
+            else:
+                end_worker(f"work waits in {name} and none is taken")
+        self.stuck = ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))

@@ -6,6 +6,10 @@ Every provider queue has a broker channel of its own, which is read only while i
 stays in the broker and a throttled pool never stands in front of another. Where messages wait in the store, they are
 taken and acknowledged in batches; from RabbitMQ they come as its consumers have leave (workers/broker/fetch.py).
 
+The consumer has three parts, one built on the other: `PoolQueues` reads the queues, those of pools through their gates
+and others as Celery does, and has commands add and remove them; `CheckedMessages` checks what has come;
+`AdmissionConsumer` runs the gates and all that a worker does beside them.
+
 Nothing that can be written into a queue ends a worker: a message that cannot be handled is set aside among the dead
 letters, with a reason, and never loaded (`CheckedMessages`).
 """
@@ -16,10 +20,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -39,106 +40,204 @@ from dicast.workers.admission.request import QUEUE_PREFIX, AdmittedRequest, Queu
 from dicast.workers.broker import fast_json
 from dicast.workers.broker.acknowledgement import (
     BatchedQoS,
+    batch_acks,
     pending_acks,
     reconnect_on_error_replies,
     survive_foreign_broadcasts,
 )
 from dicast.workers.broker.dead_letters import DeadLetters, check_before_reading, objection, raw
-from dicast.workers.broker.fetch import BROKER_ERRORS, DeclaredQueueLengths, QueueLengths, StoreQueueLengths, read_pops
+from dicast.workers.broker.fetch import (
+    BROKER_ERRORS,
+    DeclaredQueueLengths,
+    InHand,
+    Prefetch,
+    QueueLengths,
+    Refuse,
+    StoreQueueLengths,
+    Watchdog,
+    fetch_in_batches,
+    read_pops,
+)
+from dicast.workers.broker.profiles import plain
+from dicast.workers.nodes.beacon import NodeDuties
 from dicast.workers.nodes.reaper import restore_messages
-from dicast.workers.runtime.duties import NodeDuties
 from dicast.workers.runtime.pool import TaskPool, on_loop_close
-from dicast.workers.runtime.queues import PoolQueues
 from dicast.workers.store.connection import AsyncStoreClient, connect, connect_batching, is_passing
 from dicast.workers.system import private
 from dicast.workers.system.supervision import end_worker, log_thread_failures, supervise, watch
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY_S = 5.0
-STUCK_LOOKS = 6
-"""A queue is stuck after this many checks in a row (30 s) at which work waited, there was room for it, and nothing was
-taken. Checks are counted instead of time, so that a process that was frozen is not taken for a stuck one."""
+
+class GatedQueue:
+    """One pool's queue. `consumer_of` makes kombu's consumer on a channel, and `read_on` handles what has arrived over
+    the connection. For `refuse` and `in_hand` see `fetch_in_batches`.
+
+    It is read over a channel of its own, only while its gate has room, so that the backlog stays in the broker and a
+    throttled pool never holds up another. It is closed and reopened on the same channel.
+    """
+
+    def __init__(
+        self, queue: Any, gate: Gate, connection: Any, hub: Any, *, consumer_of: Callable[[Any], Any],
+        refuse: Refuse, in_hand: InHand, read_on: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.queue, self.gate = queue, gate
+        self._hub = hub
+        self._prefetch: Prefetch | None = None
+        channel = connection.channel()
+        self._in_store = isinstance(channel, RedisChannel)
+        if self._in_store:
+            batch_acks(channel)
+            fetch_in_batches(channel, gate.room, refuse, in_hand, lambda: gate.closed)
+        self._consumer = consumer_of(channel)
+        self._new_prefetch = partial(Prefetch, self._consumer, gate.room_for_bunch, read_on)
+        self._handle = self._consumer.on_message
+        self.open()
+
+    def open(self) -> None:
+        """Start reading the queue."""
+        self.gate.shut = False
+        if self._in_store:
+            self._consumer.consume()
+            return
+        self._consumer.on_message = self._handle
+        self._prefetch = self._new_prefetch()
+        self._hub.on_tick.add(self._prefetch.refill)
+
+    def close(self) -> None:
+        """Stop reading the queue. The caller has to put back messages that have been read and have no lease."""
+        self.gate.shut = True
+        self._forget_prefetch(lambda prefetch: prefetch.stop())
+        if self._in_store:
+            self._consumer.cancel()
+
+    def ask_anew(self) -> None:
+        """Withdraw the permission of a pushing broker to send more; it is given again once the gate has room."""
+        if self._prefetch is not None:
+            self._forget_prefetch(lambda prefetch: prefetch.stop())
+            self.open()
+
+    def stop(self) -> None:
+        """Stop fetching, before the worker ends. kombu puts back what the store has delivered already."""
+        if self._prefetch is not None:
+            self._prefetch.stop()
+
+    def abandon(self) -> None:
+        """Forget the prefetch, because its connection is lost."""
+        self._forget_prefetch(lambda prefetch: prefetch.abandon())
+
+    def _forget_prefetch(self, end: Callable[[Prefetch], None]) -> None:
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is not None:
+            if self._hub is not None:
+                self._hub.on_tick.discard(prefetch.refill)
+            end(prefetch)
 
 
-class Remedy(Enum):
-    NONE = "none"
-    RECONNECT = "reconnect"
-    RESTART = "restart"
+class PoolQueues(Consumer):  # type: ignore[misc]
+    """The part of the consumer that manages queues. `_handle` handles a message; `_serving` says that the gates run."""
 
+    pool: TaskPool
+    initial_prefetch_count: int
+    gates: dict[str, Gate]
+    """The gates by queue; replaced as a whole, since other threads read it."""
+    _common: tuple[str, ...]
+    """The queues that are read without a gate; replaced as a whole, since other threads read it."""
+    _queues: dict[str, GatedQueue]
+    """The gated queues of this connection, including closed ones."""
+    _in_hand: InHand
+    _handle: Any
+    _serving: bool
+    _dead_letters: DeadLetters
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """The progress of one queue: messages taken so far, checks without progress, and whether the worker reconnected
-    since."""
+    def forget_queues(self) -> None:
+        """Start with no queues, before the first connection."""
+        self.gates, self._common, self._queues, self._in_hand = {}, (), {}, []
 
-    taken: int = 0
-    looks: int = 0
-    reconnected: bool = False
+    async def _serve_gate(self, gate: Gate) -> None:
+        raise NotImplementedError
+
+    def _read_on(self) -> None:
+        raise NotImplementedError
+
+    def _prefetch_count(self) -> int:
+        """Return the prefetch count of queues without a gate: their work runs in all slots, whatever `-c` says."""
+        return int(self.pool.slots * self.prefetch_multiplier)
+
+    def _update_prefetch_count(self, index: int = 0) -> Any:
+        if not self.initial_prefetch_count:
+            return None
+        self.initial_prefetch_count = self._prefetch_count()
+        return self._update_qos_eventually(index)
+
+    def _open(self, name: str) -> None:
+        """Read a pool's queue over a channel of its own, one for each connection."""
+        gate = self.gates.get(name)
+        if gate is None:
+            gate = Gate(self, plain(name).removeprefix(QUEUE_PREFIX))
+            self.gates = {**self.gates, name: gate}
+            if self._serving:
+                watch(self.pool.submit(self._serve_gate(gate)), f"gate {gate.pool}", end_worker)
+        if name in self._queues:
+            self._queues[name].open()
+            return
+        queue, on_message = self.app.amqp.queues[name], partial(self._handle, queue=name)
+        self._queues[name] = GatedQueue(
+            queue, gate, self.connection, self.hub,
+            consumer_of=lambda channel: self.app.amqp.TaskConsumer(
+                channel, queues=[queue], on_message=on_message, on_decode_error=self.on_decode_error
+            ),
+            refuse=self._dead_letters.add, in_hand=self._in_hand, read_on=self._read_on,
+        )  # fmt: skip
 
     @property
-    def stuck(self) -> bool:
-        return self.looks >= STUCK_LOOKS or self.reconnected
+    def queues(self) -> list[Any]:
+        """All queues that are read now."""
+        common = self.task_consumer.queues if self.task_consumer is not None else []
+        return [*common, *(q.queue for q in self._queues.values() if not q.gate.shut)]
 
+    def reads(self, queue: str) -> bool:
+        """Return whether a queue, given by its name at the broker or its plain one, is read now."""
+        return any(queue in (q.name, q.alias) for q in self.queues)
 
-def check_progress(before: QueueProgress, *, taken: int, waiting: bool, room: bool) -> tuple[QueueProgress, Remedy]:
-    """Check one queue: `taken` messages so far, whether messages are `waiting`, and whether there is `room` for them.
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """Start reading a queue, a pool's through its gate. A queue that is already read stays as it is."""
+        if self.reads(queue):
+            return
+        queues = self.app.amqp.queues
+        name = queues.aliases[queue].name if queue in queues.aliases else queue
+        if not queue.startswith(QUEUE_PREFIX):
+            super().add_task_queue(name, *args, **options)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        queues.select_add(queues[name])
+        self._open(name)
+        logger.info("queue %s is read", name, extra={"event": "add_consumer", "queue": name})
 
-    Rules, first match wins: something was taken, or nothing waits -> all is well; no room -> not the queue's fault,
-    nothing changes; too few checks -> wait; first time -> a new connection; still no progress -> restart the worker.
+    def cancel_task_queue(self, queue: str) -> None:
+        """Stop reading a queue. Of a pool's queue, messages that wait for a lease go back, and open calls finish."""
+        task_queue = self.app.amqp.queues[queue]
+        opened = self._queues.get(task_queue.name)
+        if opened is None:
+            super().cancel_task_queue(task_queue.name)
+            self._common = tuple(q.name for q in self.task_consumer.queues)
+            return
+        self.app.amqp.queues.deselect(task_queue.name)
+        opened.close()
+        self._requeue(opened.gate.drop_held())
+        logger.info(
+            "queue %s is not read", task_queue.name, extra={"event": "cancel_consumer", "queue": task_queue.name}
+        )
 
-    A worker makes progress if it takes the work that waits, not if it answers pings.
-    """
-    if taken != before.taken or not waiting:
-        return QueueProgress(taken), Remedy.NONE
-    if not room:
-        return before, Remedy.NONE
-    after = replace(before, looks=before.looks + 1)
-    if after.looks < STUCK_LOOKS:
-        return after, Remedy.NONE
-    if before.reconnected:
-        return after, Remedy.RESTART
-    return QueueProgress(taken, 0, reconnected=True), Remedy.RECONNECT
+    def _requeue(self, requests: list[AdmittedRequest]) -> None:
+        for request in requests:
+            task_ready(request)
+            request.reject(requeue=True)
 
-
-class Watchdog:
-    """Watches one worker. `room` returns for every queue that is consumed whether there is room for a message of it;
-    `taken` counts the messages that arrived; `reconnect` has Celery connect anew.
-
-    If the worker does not take work that waits, it is reconnected; if that does not help, it ends.
-    """
-
-    def __init__(self, room: Callable[[], Mapping[str, bool]], reconnect: Callable[[], None]) -> None:
-        self.taken: Counter[str] = Counter()
-        self._room, self._reconnect = room, reconnect
-        self._progress: dict[str, QueueProgress] = {}
-        self.stuck = ""
-        """Queues whose work this worker should take and does not, '' if all is well; for any thread."""
-
-    async def run(self, queue_lengths: QueueLengths) -> None:
-        """Check the queues every few seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_EVERY_S)
-            await self.check(queue_lengths)
-
-    async def check(self, queue_lengths: QueueLengths) -> None:
-        """Check all queues once."""
-        for name, room in self._room().items():
-            try:
-                waiting = await queue_lengths.waiting(name) > 0
-            except BROKER_ERRORS:  # nobody takes anything while the broker is away
-                continue
-            before = self._progress.get(name, QueueProgress())
-            self._progress[name], remedy = check_progress(before, taken=self.taken[name], waiting=waiting, room=room)
-            if remedy is Remedy.NONE:
-                continue
-            logger.error("work waits in %s and none is taken: %s", name, remedy.value,
-                         extra={"event": "no_progress", "queue": name, "remedy": remedy.value})  # fmt: skip
-            if remedy is Remedy.RECONNECT:
-                self._reconnect()
-            else:
-                end_worker(f"work waits in {name} and none is taken")
-        self.stuck = ", ".join(sorted(name for name, progress in self._progress.items() if progress.stuck))
+    @property
+    def judges(self) -> bool:
+        """Whether this worker reads the queue of any pool, True before its gates run. For any thread."""
+        return not self._serving or any(not gate.shut for gate in self.gates.values())
 
 
 UNKNOWN_TRIES = 5

@@ -1,6 +1,6 @@
 import pytest
 
-from dicast.workers.runtime.consumer import STUCK_LOOKS, QueueProgress, Remedy, check_progress
+from dicast.workers.broker.fetch import STUCK_LOOKS, QueueProgress, Remedy, check_progress
 
 
 def looks(*sights):
