@@ -22,7 +22,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "workers", "config", "dicast")
-FILES_AT_MOST = 295
+FILES_AT_MOST = 290
 LONG_FILE = 800
 SHORT_FILE = 60
 SHORT_FILES_AT_MOST = 0.15
@@ -32,7 +32,7 @@ EMPTY_FILE = 5
 LONG_FUNCTION = 60
 DOCSTRINGS_AT_LEAST = 0.9
 FRAGMENTS_AT_MOST = 30
-ONLY_CHILDREN_AT_MOST = 34
+ONLY_CHILDREN_AT_MOST = 15
 VAGUE_PER_1000_AT_MOST = 5.0
 
 # Participles and pronouns that leave out which noun they stand for. `told` may be an opinion, a limit or a status: the

@@ -90,16 +90,16 @@ def map_errors(
     drawn = []
     for weights in resample(count, RESAMPLES, rng):
         times = weights[piece].astype(np.int64)
-        again = learn(np.repeat(x, times), np.repeat(y, times), learned.method)
-        if isinstance(again, ScoreMap):
-            drawn.append(_line(again, points) if learned.method == "linear" else again.apply(points))
+        redrawn = learn(np.repeat(x, times), np.repeat(y, times), learned.method)
+        if isinstance(redrawn, ScoreMap):
+            drawn.append(_line(redrawn, points) if learned.method == "linear" else redrawn.apply(points))
     if len(drawn) < 2:
         return np.zeros((len(points), 0))
     values = 2 if learned.method == "linear" else len(np.unique(learned.y))
     apart = np.array(drawn) - np.mean(drawn, axis=0)
     _, sizes, common = np.linalg.svd(apart / np.sqrt(len(drawn) - 1), full_matrices=False)
-    kept = sizes[:MOST_FACTORS] > SMALLEST
-    factors = (common[:MOST_FACTORS] * sizes[:MOST_FACTORS, None])[kept].T
+    large = sizes[:MOST_FACTORS] > SMALLEST
+    factors = (common[:MOST_FACTORS] * sizes[:MOST_FACTORS, None])[large].T
     return np.asarray(factors * np.sqrt(count / max(count - values, 1)))
 
 

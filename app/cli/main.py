@@ -1,6 +1,7 @@
 """Options and help of `dicast`, the command line.
 
-The commands are implemented in `dicast.app.cli` and `dicast.app.operator.doctor`.
+Groups of commands are in `dicast.app.cli.commands`. What does their work is in `dicast.app.cli` and
+`dicast.app.operator.doctor`.
 
 Modules that take long to load are imported by the command that needs them, so that `--help` answers at once.
 """
@@ -14,8 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dicast.app.cli.console import AsJson
-from dicast.app.cli.judging_commands import (
+from dicast.app.cli.commands.judging import (
     Calibrated,
     Comment,
     Confident,
@@ -34,7 +34,8 @@ from dicast.app.cli.judging_commands import (
     demands,
     gate,
 )
-from dicast.app.cli.operator_commands import audit, batches, cache, cluster, fleet, governor, token
+from dicast.app.cli.commands.operating import audit, batches, cache, cluster, fleet, governor, token
+from dicast.app.cli.console import AsJson
 
 cli = typer.Typer(
     name="dicast",

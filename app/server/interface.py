@@ -32,11 +32,12 @@ from dicast.app.access.scopes import Claims
 from dicast.app.access.store_users import StoreUsersUnavailable
 from dicast.app.application import Dicast
 from dicast.app.domain.job import EvaluationJob
-from dicast.app.server import jobs, nodes, overview, page, pools, problems, rating, results
+from dicast.app.server import page, problems
 from dicast.app.server.errors import PathNotFound
 from dicast.app.server.guards import LOOPBACK_NAMES, guarded_router, is_loopback, needs, needs_of
 from dicast.app.server.parts import GivenParts, Parts
 from dicast.app.server.problems import SafeHeaders
+from dicast.app.server.routes import jobs, nodes, overview, pools, rating, results
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError
 from dicast.workers.system.supervision import supervised_thread

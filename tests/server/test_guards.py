@@ -22,10 +22,11 @@ import pytest
 from dicast.app.access.audit import Audit, Part
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import guards, interface, jobs, parts
+from dicast.app.server import guards, interface, parts
 from dicast.app.server.interface import AddressUnavailable, check, configured, listening
 from dicast.app.server.parts import Rates, RequestRate, ServerKeys
 from dicast.app.server.problems import STATUSES
+from dicast.app.server.routes import jobs
 from dicast.app.submission.job_file import MAX_BYTES
 from dicast.config.settings import SettingsError
 from dicast.errors import DicastError

@@ -15,7 +15,8 @@ import redis
 
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
-from dicast.app.server import events, interface, nodes
+from dicast.app.server import events, interface
+from dicast.app.server.routes import nodes
 from dicast.workers.nodes.registry import Node
 from tests.server.serving import client, installation, problem, served
 from tests.server.test_events import told

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from dicast.app.application import Dicast
-from dicast.app.server.pools import PoolChange
+from dicast.app.server.routes.pools import PoolChange
 from dicast.workers.admission.overrides import Overrides
 from tests.server.serving import problem
 

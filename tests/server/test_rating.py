@@ -312,7 +312,7 @@ def test_a_rater_who_is_done_while_the_job_is_resumed_is_told_so(
         set_aside(folder.parent, "r", (folder / "incarnation").read_text(), waits=lambda: True)
         return keep_ratings(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dicast.app.server.rating.keep_ratings", meanwhile)
+    monkeypatch.setattr("dicast.app.server.routes.rating.keep_ratings", meanwhile)
     told = people.post("/jobs/r/rating/finish", json={"rater": "ada"}, timeout=60)
     problem(told, 409, "run-changed")
     assert not (folder / "report.json").exists() and not (folder / "ratings.jsonl").exists()

@@ -162,7 +162,7 @@ def test_no_file_of_elsewhere_is_served(http: httpx2.Client, dicast: Dicast, tmp
 
 
 def test_a_page_has_bounded_bytes(http: httpx2.Client, dicast: Dicast, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dicast.app.server import results
+    from dicast.app.server.routes import results
 
     monkeypatch.setattr(results, "PAGE_BYTES", 10)
     finished(dicast, "r", 5)

@@ -11,7 +11,8 @@ import pytest
 from dicast.app.access.scopes import Scope
 from dicast.app.application import Dicast
 from dicast.app.reports.files import read_report
-from dicast.app.server import interface, results
+from dicast.app.server import interface
+from dicast.app.server.routes import results
 from dicast.workers.nodes.registry import Node
 from dicast.workers.policy.rules import RulesStatus
 from tests.page.world import finished as judged

@@ -1,4 +1,4 @@
-"""What a worker publishes: messages from task greenlets, and events for monitors.
+"""Publishes messages from task greenlets, and events for monitors.
 
     app = Celery(..., amqp="dicast.workers.runtime.publishing:AMQP", events="dicast.workers.runtime.publishing:Events")
 

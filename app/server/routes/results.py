@@ -42,8 +42,8 @@ from dicast.app.reports.statistics import compare_jobs
 from dicast.app.reports.stored_items import RATINGS, read_ratings
 from dicast.app.server.errors import InvalidRequest
 from dicast.app.server.guards import guarded_router
-from dicast.app.server.jobs import JobId, JobName, Reader, read_job
 from dicast.app.server.parts import GivenParts, Parts
+from dicast.app.server.routes.jobs import JobId, JobName, Reader, read_job
 
 router = guarded_router("results")
 

@@ -20,9 +20,9 @@ from dicast.app.reports.finishing import keep_ratings
 from dicast.app.reports.stored_items import RatingsChange
 from dicast.app.server.errors import RatingNotDone
 from dicast.app.server.guards import guarded_router, needs
-from dicast.app.server.jobs import JobName, Reader, Submitter
 from dicast.app.server.parts import GivenParts, Parts
-from dicast.app.server.results import JSONL, place_of
+from dicast.app.server.routes.jobs import JobName, Reader, Submitter
+from dicast.app.server.routes.results import JSONL, place_of
 
 router = guarded_router("rating")
 

@@ -1,6 +1,6 @@
 """Options and help of `dicast cluster`, `fleet`, `token`, `audit`, `governor`, `batches` and `cache`.
 
-The commands are implemented in `dicast.app.cli.cluster`, `access`, `governor`, `jobs` and `machine`.
+Their work is done by `dicast.app.cli.cluster`, `access`, `governor`, `jobs` and `machine`.
 """
 
 from __future__ import annotations
