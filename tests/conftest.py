@@ -1,5 +1,6 @@
 """A real store for the tests: one server to a pytest process, one database to a test."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -30,6 +31,19 @@ _databases = itertools.cycle(range(16))
 for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: 0, signal.SIGHUP: 0}.items():
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler or signal.SIG_DFL)
+
+
+def pytest_collectstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what importing and collecting has made out of Python's garbage collection.
+
+    These hundreds of megabytes live to the end, and each process would look through them time and again.
+    """
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
