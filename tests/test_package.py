@@ -308,10 +308,19 @@ EvaluationJob(agents=agents, dimensions=dimensions)  # wrong
 WRONG = [number for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# wrong")]
 
 
+UNREAD = (
+    "aiohttp", "anthropic", "cryptography", "httpx2", "joserfc", "kombu", "openai", "opentelemetry", "redis", "rich",
+)  # fmt: skip
+"""Libraries of which no type that a program writes is made: three quarters of what mypy would read."""
+
+
 def checked_types(folder: Path, interpreter: str, plugins: str) -> str:
     """What mypy says of the program, with the packages of an interpreter."""
     (folder / "program.py").write_text(TYPED)
-    (folder / "mypy.ini").write_text(f"[mypy]\nstrict = true\nplugins = {plugins}\ndisable_error_code = empty-body\n")
+    (folder / "mypy.ini").write_text(
+        f"[mypy]\nstrict = true\nplugins = {plugins}\ndisable_error_code = empty-body\n"
+        f"[mypy-{','.join(f'{name}.*' for name in UNREAD)}]\nfollow_imports = skip\n"
+    )  # fmt: skip
     command = [sys.executable, "-m", "mypy", "--python-executable", interpreter, "program.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=380)
     return done.stdout
@@ -326,7 +335,7 @@ def lines_of_errors(said: str) -> list[int]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("install, plugins", [("editable", ""), ("wheel", "pydantic.mypy")])
 def test_type_checkers_find_it_in_both_installs(install: str, plugins: str, installed: Path, tmp_path: Path) -> None:
-    """With pydantic's plugin and without: each run takes half a minute of the machine, so there are two, not four."""
+    """With pydantic's plugin and without: each run takes seconds of the machine, so there are two, not four."""
     interpreter = sys.executable
     if install == "wheel":
         venv = tmp_path / "venv"
