@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ _server.set_forkserver_preload(["tests.preloaded"])
 
 def _run(ready: Connection, files: Sequence[Connection], arguments: Sequence[str], environ: Mapping[str, str],
          folder: Path) -> None:  # fmt: skip
-    """Become the process that `python -m` would be, and run the module."""
+    """Become the process that Python would be, and run the module or the program."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environ)
@@ -47,16 +48,28 @@ def _run(ready: Connection, files: Sequence[Connection], arguments: Sequence[str
     sys.argv = list(arguments)
     ready.send(None)
     ready.close()
-    if not hasattr(sys.modules.get(arguments[0]), "__path__"):
-        sys.modules.pop(arguments[0], None)  # it would not be loaded again
     try:
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        _run_main(arguments)
     finally:
         atexit._run_exitfuncs()  # multiprocessing leaves them out
 
 
+def _run_main(arguments: Sequence[str]) -> None:
+    if arguments[0] == "-c":
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+        return
+    if not hasattr(sys.modules.get(arguments[0]), "__path__"):
+        sys.modules.pop(arguments[0], None)  # it would not be loaded again
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
 class Forked:
-    """A process that runs `python -m ARGUMENTS`, the leader of a session: a `Popen` as far as tests need one."""
+    """A process that runs `python -m ARGUMENTS` or `python -c CODE ARGUMENTS`, the leader of a session.
+
+    It is a `Popen` as far as tests need one.
+    """
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], folder: Path, *files: int) -> None:
         """Start it with these numbers of open files as its standard input, output and errors."""
@@ -106,25 +119,29 @@ def _loads_alike(environ: Mapping[str, str]) -> bool:
     return all(environ.get(name, unset) == os.environ.get(name, unset) for name, unset in AT_LOADING.items())
 
 
+def _as_options(arguments: Sequence[str]) -> Sequence[str]:
+    return arguments if arguments[0] == "-c" else ["-m", *arguments]
+
+
 def start(arguments: Sequence[str], environ: Mapping[str, str], folder: Path, output: int, errors: int) -> Process:
-    """Start `python -m ARGUMENTS` in a session of its own, with nothing to read."""
+    """Start `python -m ARGUMENTS`, or `python -c CODE ARGUMENTS`, in a session of its own, with nothing to read."""
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
         if _loads_alike(environ):
             return Forked(arguments, environ, folder, nothing.fileno(), output, errors)
         return subprocess.Popen(
-            [sys.executable, "-m", *arguments], env=environ, cwd=folder, stdin=nothing, stdout=output, stderr=errors,
-            start_new_session=True,
+            [sys.executable, *_as_options(arguments)], env=environ, cwd=folder, stdin=nothing, stdout=output,
+            stderr=errors, start_new_session=True,
         )  # fmt: skip
 
 
 def run(
     arguments: Sequence[str], environ: Mapping[str, str], folder: Path, stdin: str = "", timeout: float = 180
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m ARGUMENTS` to its end, and return what it wrote."""
+    """Run `python -m ARGUMENTS`, or `python -c CODE ARGUMENTS`, to its end, and return what it wrote."""
     if not _loads_alike(environ):
         return subprocess.run(
-            [sys.executable, "-m", *arguments], env=environ, cwd=folder, input=stdin, capture_output=True, text=True,
-            check=False, timeout=timeout,
+            [sys.executable, *_as_options(arguments)], env=environ, cwd=folder, input=stdin, capture_output=True,
+            text=True, check=False, timeout=timeout,
         )  # fmt: skip
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())

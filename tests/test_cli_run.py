@@ -28,6 +28,7 @@ import pytest
 
 from dicast.errors import Exit
 from dicast.workers.store import embedded
+from tests import processes
 from tests.e2e.cluster import ROOT, Cluster, Simulated, a_job, until
 from tests.e2e.conftest import POOL
 
@@ -96,10 +97,8 @@ def _cluster(folder: Path, redis_url: str) -> Iterator[Any]:
 
 
 def dicast(cluster: Any, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DICAST, *arguments], cwd=cluster.folder, env={**cluster.environ, **settings}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False, timeout=90,
-    )  # fmt: skip
+    environ = {**cluster.environ, **settings}
+    return processes.run(["dicast.app.cli.main", *arguments], environ, cluster.folder, timeout=90)
 
 
 def job_file(cluster: Any, **changes: Any) -> str:

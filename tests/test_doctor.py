@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from dicast.workers.admission.leases import LeaseStore, Want
 from dicast.workers.nodes.registry import Node, OrderKind, Orders
 from dicast.workers.store.connection import connect_async
 from dicast.workers.store.embedded import ensure_running, has_data, server_command, stop
+from tests import processes
 from tests.command import listens
 from tests.e2e.cluster import ROOT, Simulated
 
@@ -384,10 +384,7 @@ def test_calls_leave_no_lease_and_respect_the_limit(
 
 def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
-    return subprocess.run(
-        [sys.executable, "-m", "dicast.app.cli.main", "doctor", *arguments], cwd=ROOT, env={**inherited, **environ},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    return processes.run(["dicast.app.cli.main", "doctor", *arguments], {**inherited, **environ}, ROOT, timeout=60)
 
 
 def test_the_command_tells_and_its_exit_code_too(environ: dict[str, str]) -> None:

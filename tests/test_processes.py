@@ -41,6 +41,18 @@ def test_it_has_its_own_environment_folder_files_and_end(
 
 
 @pytest.mark.parametrize("fork", ["0", "1"])
+def test_a_program_that_is_given_as_text_is_the_main_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: str
+) -> None:
+    monkeypatch.setenv("TEST_FORK", fork)
+    program = "import sys, __main__\nfrom beside import here\nprint(sys.argv, __main__.here, __name__)\n1 / 0\n"
+    (tmp_path / "beside.py").write_text("here = True\n")
+    done = processes.run(["-c", program, "an argument"], dict(os.environ), tmp_path)
+    assert (done.returncode, done.stdout) == (1, "['-c', 'an argument'] True __main__\n")
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("fork", ["0", "1"])
 def test_its_signals_and_its_exit_code_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: str) -> None:
     monkeypatch.setenv("TEST_FORK", fork)
     (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")

@@ -1,11 +1,10 @@
 """The same question is not paid for twice: jobs that use the opinions of earlier ones."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests import processes
 from tests.e2e.cluster import ROOT, a_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -47,9 +46,8 @@ def test_what_failed_is_asked_again_and_an_export_is_replayed_without_a_call(clu
     c.worker()
 
     def command(*arguments):
-        line = [sys.executable, "-m", "dicast", *arguments]
         environ = {**c.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=120)
+        return processes.run(["dicast", *arguments], environ, tmp_path, timeout=120)
 
     job = a_job(agents=1, dimensions=2, items=20, cache="use", fail_fast=0)
     first = c.report(c.submit(job))

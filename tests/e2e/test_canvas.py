@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from textwrap import dedent
 
 import pytest
 
+from tests import processes
 from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, one_worker
 from tests.e2e.conftest import POOL
 
@@ -47,16 +46,7 @@ def program(installation):
     """Runs a program beside the worker; gives what it tells, or the last line of its error."""
 
     def run(code):
-        command = [sys.executable, "-c", PRELUDE + dedent(code)]
-        done = subprocess.run(
-            command,
-            env=installation.environ,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=2 * DEADLINE_S,
-        )
+        done = processes.run(["-c", PRELUDE + dedent(code)], installation.environ, ROOT, timeout=2 * DEADLINE_S)
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr.splitlines()[-1]
 
     return run

@@ -9,8 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from celery.worker.control import Panel
 
 from dicast.app.operator.remote_control import CommandRefused
 from dicast.app.tasks import evaluate
+from tests import processes
 from tests.e2e.cluster import DEADLINE_S, ROOT, Cluster, Simulated, Worker, a_job, until
 from tests.e2e.conftest import POOL
 from tests.e2e.test_monitors import Monitor
@@ -73,15 +72,12 @@ class Room:
 
     def celery(self, *args: str, ok: bool = True, text: str | None = None) -> str:
         """What `celery -A app ...` says, all of it."""
-        done = self.run("-m", "celery", "-A", "app", *args, text=text)
+        done = self.run("celery", "-A", "app", *args, text=text)
         assert (done.returncode == 0) is ok, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def run(self, *args: str, text: str | None = None) -> Any:
-        return subprocess.run(
-            [sys.executable, *args], env=self.c.environ, cwd=ROOT, capture_output=True, text=True, input=text,
-            timeout=DEADLINE_S, check=False,
-        )  # fmt: skip
+        return processes.run(args, self.c.environ, ROOT, text or "", DEADLINE_S)
 
     def program(self, code: str) -> Any:
         """What a program tells, or the last line of its error."""
@@ -429,10 +425,10 @@ def _(room):
 
 @row("`events --dump`, `events -c`, `events`")
 def _(room):
-    command = [sys.executable, "-m", "celery", "-A", "app", "events", "--dump"]
     output = room.folder / "events.out"
     with output.open("w") as file:
-        dump = subprocess.Popen(command, env=room.c.environ, cwd=ROOT, stdout=file, stderr=file)
+        command = ["celery", "-A", "app", "events", "--dump"]
+        dump = processes.start(command, room.c.environ, ROOT, file.fileno(), file.fileno())
     try:
         until(lambda: f"{room.host(1)} [" in output.read_text() and "heartbeat" in output.read_text(), "it beats")
     finally:
@@ -449,8 +445,8 @@ def _(room):
 @row("`beat`")
 def _(room):
     log = room.folder / "beat.log"
-    command = [sys.executable, "-m", "celery", "-A", "app", "beat", "--pidfile=", "-l", "DEBUG", "-f", str(log)]
-    beat = subprocess.Popen([*command, "-s", str(room.folder / "beats")], env=room.c.environ, cwd=ROOT)
+    command = ["celery", "-A", "app", "beat", "--pidfile=", "-l", "DEBUG", "-f", str(log)]
+    beat = processes.start([*command, "-s", str(room.folder / "beats")], room.c.environ, ROOT, 1, 2)
     try:
         until(lambda: log.exists() and "governor" in log.read_text(), "it ticks")
     finally:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
-import sys
 
 import pytest
 
 from dicast.workers.admission.governor import Governor
 from dicast.workers.store.connection import connect_async
+from tests import processes
 from tests.e2e.cluster import ROOT, a_job, until
 from tests.e2e.test_governor import POOL, pool_state
 
@@ -48,10 +47,10 @@ def test_a_limit_set_below_the_open_calls_lets_them_finish_and_admits_none(clust
 
 
 def beat(cluster, name):
-    command = [sys.executable, "-m", "celery", "-A", "app", "beat", "--pidfile=", "-s", str(cluster.folder / name)]
+    command = ["celery", "-A", "app", "beat", "--pidfile=", "-s", str(cluster.folder / name)]
     log = (cluster.folder / f"{name}.log").open("wb")
     with log:
-        return subprocess.Popen(command, env=cluster.environ, cwd=ROOT, stdout=log, stderr=log)
+        return processes.start(command, cluster.environ, ROOT, log.fileno(), log.fileno())
 
 
 def test_of_two_beats_and_two_workers_one_leads_at_any_time(cluster):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests import processes
 from tests.e2e.cluster import ROOT, a_job, until
 from tests.e2e.servers import free_ports
 from tests.patience import Stopwatch
@@ -48,10 +47,7 @@ def ended_after(cluster, job_id):
 
 def told(cluster, *arguments):
     """What `dicast` says to an operator."""
-    command = [sys.executable, "-m", "dicast.app.cli.main", *arguments]
-    found = subprocess.run(
-        command, env=cluster.environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    found = processes.run(["dicast.app.cli.main", *arguments], cluster.environ, ROOT, timeout=60)
     return " ".join((found.stdout + found.stderr).split())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from itertools import product
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from dicast.app.reports.results import to_pandas
 from dicast.app.reports.stored_items import read_ratings
+from tests import processes
 from tests.e2e.cluster import ROOT, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -144,5 +144,4 @@ def _tau_of_fair(report: Any) -> float:
 
 
 def _dicast(one: Any, *given: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dicast.app.cli.main", *given]
-    return subprocess.run(command, env=one.environ, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return processes.run(["dicast.app.cli.main", *given], one.environ, ROOT, timeout=60)

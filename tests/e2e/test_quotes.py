@@ -1,12 +1,11 @@
 """What a job will take is told before it is run: by a pilot whose opinions are the job's, and beside its bill."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
 
+from tests import processes
 from tests.e2e.cluster import ROOT, a_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -23,9 +22,8 @@ def test_a_pilots_opinions_are_the_jobs_own_and_its_quote_stands_beside_the_bill
     c.worker()
 
     def command(*arguments):
-        line = [sys.executable, "-m", "dicast", *arguments]
         environ = {**c.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=120)
+        return processes.run(["dicast", *arguments], environ, tmp_path, timeout=120)
 
     job = a_job(agents=2, dimensions=2, items=40, cache="use")
     for number, item in enumerate(job["items"]):

@@ -12,6 +12,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 
 from dicast.app.operator.remote_control import CommandRefused
+from tests import processes
 from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -21,10 +22,7 @@ SLOW = ("--latency", "1.5", "--sigma", "0")
 
 def celery(cluster, *args):
     """What `celery -A app ...` says."""
-    command = [sys.executable, "-m", "celery", "-A", "app", *args]
-    done = subprocess.run(
-        command, env=cluster.environ, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    done = processes.run(["celery", "-A", "app", *args], cluster.environ, ROOT, timeout=DEADLINE_S)
     return done.stdout + done.stderr
 
 
