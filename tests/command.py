@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
 from dicast.app.cli.main import main
 from tests import processes
@@ -26,6 +28,8 @@ POOLS = """
 provider = "simulated"
 base_url = "http://127.0.0.1:9/v1"
 """
+_commands = cache(typer.main.get_command)
+"""What Typer makes of the functions, each time it is called, for tenths of a second: it is the same each time."""
 Dicast = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -68,6 +72,7 @@ def at_once(
     def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["dicast", *arguments])
+        monkeypatch.setattr("typer.main.get_command", _commands)
         with monkeypatch.context() as changed, pytest.raises(SystemExit) as left:
             for name, value in {**environ, **settings}.items():
                 changed.setenv(name, value)

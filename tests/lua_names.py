@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from luaparser import ast, astnodes
@@ -14,6 +15,7 @@ GIVEN = {
 """What the store gives to a script, as far as ours need it."""
 
 
+@cache
 def parsed(text: str) -> astnodes.Chunk:
     """Raises if the text is no Lua. A script's first line is not Lua, for the store reads it itself."""
     return ast.parse("--" + text if text.startswith("#!") else text)
@@ -21,8 +23,7 @@ def parsed(text: str) -> astnodes.Chunk:
 
 def statements(text: str) -> list[astnodes.Statement]:
     """Those of the script itself, in their order."""
-    found: list[astnodes.Statement] = parsed(text).body.body
-    return found
+    return list(parsed(text).body.body)
 
 
 class Names:
