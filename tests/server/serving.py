@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import httpx2
 import uvicorn
 
 from dicast.app.application import Dicast, create_app
-from dicast.app.server.interface import configured, listening
+from dicast.app.server.interface import configured, create_server, listening
 
 SECRET = "s" * 40
 POOLS = """
@@ -41,6 +42,13 @@ def installation(folder: Path, redis_url: str, *, provider: str = "http://127.0.
         "DICAST_UPLOAD_DIR": str(folder / "uploads"), "DICAST_TOKEN_SECRET": SECRET, "DICAST_SERVER_RATE": "1000000",
         **settings,
     })  # fmt: skip
+
+
+@cache
+def open_description() -> dict[str, Any]:
+    """The OpenAPI description of a server that asks for no tokens."""
+    dicast = create_app({"REDIS_URL": "redis://127.0.0.1:1/0", "DICAST_REQUIRE_AUTH": "false"})
+    return create_server(dicast).openapi()
 
 
 @contextmanager

@@ -8,11 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from dicast.app.application import create_app
-from dicast.app.server.interface import create_server
-from tests.server.serving import problem
+from tests.server.serving import open_description, problem
 
-DOCUMENT = create_server(create_app({"REDIS_URL": "redis://127.0.0.1:1/0", "DICAST_REQUIRE_AUTH": "false"})).openapi()
+DOCUMENT = open_description()
 ELSEWHERE = {"EvaluationJob"}
 """Bounded by the size of a request's body, and by what a job may be (tests/domain)."""
 

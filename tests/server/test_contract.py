@@ -3,6 +3,7 @@ allows, and with what it does not."""
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -11,11 +12,10 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
-from dicast.app.application import create_app
 from dicast.app.server.interface import create_server, routes
 from dicast.app.server.problems import STATUSES
 from tests.server import outline
-from tests.server.serving import installation, served
+from tests.server.serving import installation, open_description, served
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
 STREAMS = {"/cluster/events"}
@@ -32,9 +32,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, module_url: str):
 
 OPEN = {"DICAST_REQUIRE_AUTH": "false"}
 """Who may do what is the matter of tests/server/test_tokens.py."""
-SCHEMA = schemathesis.openapi.from_dict(
-    create_server(create_app({"REDIS_URL": "redis://127.0.0.1:1/0", **OPEN})).openapi()
-)
+SCHEMA = schemathesis.openapi.from_dict(copy.deepcopy(open_description()))
 load_all_checks()
 CHECKED = CHECKS.get_by_names([
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",
