@@ -169,8 +169,9 @@ class Growth:
     is the lowest level at which a step of one call was refused, `row` times in a row (0: none).
 
     Slow start goes on as long as answers of nearly the present level are calm; `answered` is the highest such level.
-    The last cut `interrupted` it. The limit was filled `fills` times of `needed` since it last moved, the last counted
-    time at `filled_at`. `resumed` says that work has come back after a pause and has not filled the limit yet.
+    The last cut `interrupted` it. A step beyond `good` was last taken at `tried_at`. The limit was filled `fills` times
+    of `needed` since it last moved, the last counted time at `filled_at`. `resumed` says that work has come back after
+    a pause and has not filled the limit yet.
 
     The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
     *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
@@ -178,9 +179,9 @@ class Growth:
 
     * slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
     * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
-    * beyond: after a hold, +1, +2, +4 ... as long as steps are confirmed. A refused step is undone exactly and the hold
-      doubles, so that a stable cap costs one refusal a hold. Holds are short again where the cap has moved: it fell
-      deep, or a level that was considered stable is accepted.
+    * beyond: after a hold, counted from the last such step or cut, +1, +2, +4 ... as long as steps are confirmed. A
+      refused step is undone exactly and the hold doubles, so that a stable cap costs one refusal a hold. Holds are
+      short again where the cap has moved: it fell deep, or a level that was considered stable is accepted.
     """
 
     limit: float
@@ -188,6 +189,7 @@ class Growth:
     pending: bool = True
     before: float = 0.0
     grew_at: float = NEVER
+    tried_at: float = NEVER
     full_since: float | None = None
     fills: int = 0
     needed: int = FILLS
@@ -271,7 +273,8 @@ class Growth:
             return self.full_since if self.limit < AHEAD * self.answered else None
         if self.limit < self.good or self.increment > 1.0:
             return self.full_since + feedback_s
-        return self.full_since + max(feedback_s, self.hold_rtts * rtt_s)
+        held_until = max(self.cut_at, self.tried_at) + self.hold_rtts * rtt_s
+        return max(self.full_since + feedback_s, held_until)
 
     def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float, on_way: float) -> None:
         """Take the next step; about `on_way` calls are under way to the provider at any instant.
@@ -288,7 +291,7 @@ class Growth:
         elif self.limit < self.good:
             new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
         else:
-            new = self.limit + self.increment
+            self.tried_at, new = now, self.limit + self.increment
             self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True

@@ -96,3 +96,47 @@ def test_an_undone_cut_that_ended_slow_start_lets_it_go_on(interrupted: bool) ->
 )
 def test_a_limit_is_at_a_cap_if_little_more_was_refused(limit: float, refused: float, at_cap: bool) -> None:
     assert Growth(limit, refused=refused).is_at_cap is at_cap
+
+
+def test_a_refusal_at_the_top_does_not_put_the_next_step_off() -> None:
+    """Calls that are refused by chance would put it off for ever."""
+    growth, rtt_s = steady(8.0), 2.0
+    refused(growth, 10.0)
+    growth.hold_rtts = 30.0
+    for second in range(20, 64, 4):
+        growth.lower(7.0)
+        growth.filled(second + 0.5)
+        stepped(growth, second + 1.0)
+        growth.filled(second + 1.5)
+        growth.confirm(HOLD_MIN, 100.0)
+        assert growth.limit == 8.0
+    assert growth.next_step_at(FEEDBACK_S, rtt_s) == 10.1 + 30.0 * rtt_s
+
+
+def test_after_idle_time_the_next_step_waits_until_the_limit_was_filled() -> None:
+    growth = steady(8.0)
+    refused(growth, 10.0)
+    growth.full_since = None
+    assert growth.next_step_at(FEEDBACK_S, 2.0) is None
+    growth.filled(400.0)
+    assert growth.next_step_at(FEEDBACK_S, 2.0) == 400.0 + FEEDBACK_S
+
+
+@pytest.mark.parametrize(("limit", "hold_rtts"), [(13.0, HOLD_MIN), (15.0, 8.0)])
+def test_holds_are_short_again_where_the_cap_has_fallen(limit: float, hold_rtts: float) -> None:
+    growth = steady(20.0)
+    growth.hold_rtts = 4.0
+    growth.hold_after_cut(limit, HOLD_MIN, 100.0)
+    assert growth.hold_rtts == hold_rtts
+
+
+@pytest.mark.parametrize(("times", "hold_rtts"), [(SETTLED_ROW - 1, 32.0), (SETTLED_ROW, HOLD_MIN)])
+def test_holds_are_short_again_where_a_settled_level_is_accepted(times: int, hold_rtts: float) -> None:
+    growth = steady(20.0)
+    for number in range(times):
+        refused(growth, 10.0 * number)
+    growth.hold_rtts = 64.0
+    stepped(growth, 100.0)
+    growth.filled(101.0)
+    growth.confirm(HOLD_MIN, 100.0)
+    assert growth.hold_rtts == hold_rtts
