@@ -208,3 +208,12 @@ def test_a_raise_within_the_second_is_judged_once_it_has_made_one_call_more() ->
     assert rate.next_at(rtt_s=2.0, feedback_s=0.5) == pytest.approx(110.0)
     rate.raised_from, rate.per_s = 40.0, 44.0
     assert rate.next_at(rtt_s=2.0, feedback_s=0.5) == pytest.approx(102.0)
+
+
+@pytest.mark.parametrize(("calls", "interval_rtts"), [(18, 2.0), (19, 2.0), (17, 2.0), (24, 1.0)])
+def test_one_call_more_or_less_does_not_make_a_slow_rate_unsteady(calls: int, interval_rtts: float) -> None:
+    """It is tried less and less often while it is measured the same, and at once again when it has changed."""
+    rate = LearnedRate.starting(1.5, anchor=0.0, now=0.0)
+    rate.trying, rate.trying_since = 1.0, 1.0
+    measured(rate, calls, 12.0)
+    assert rate.interval_rtts == interval_rtts
