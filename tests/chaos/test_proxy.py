@@ -61,7 +61,7 @@ def test_it_carries_and_delays(link, client):
     link.set(delay_s=0.2)
     began = time.monotonic()
     assert says(client)
-    assert time.monotonic() - began >= 0.4
+    assert time.monotonic() - began >= 0.39, "each way 0.2 s, of which a timer may leave out a tick"
     link.set()
     assert says(client)
 
