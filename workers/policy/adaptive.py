@@ -335,7 +335,7 @@ class Adaptive:
             return
         level = min(level, int(growth.limit))
         top_refusals.note_refusal(level, now)
-        growth.lower(level)
+        growth.lower(now, level)
         self._set_reason("the last call that the limit allowed was refused")
 
     def _rate_refused(self, rate: LearnedRate, trial: LoggedCall, now: float) -> None:

@@ -169,9 +169,9 @@ class Growth:
     is the lowest level at which a step of one call was refused, `row` times in a row (0: none).
 
     Slow start goes on as long as answers of nearly the present level are calm; `answered` is the highest such level.
-    The last cut `interrupted` it. A step beyond `good` was last taken at `tried_at`. The limit was filled `fills` times
-    of `needed` since it last moved, the last counted time at `filled_at`. `resumed` says that work has come back after
-    a pause and has not filled the limit yet.
+    The last cut `interrupted` it. The limit was first filled at `held_since` after the last cut or step beyond `good`,
+    and one slot was given up at `lowered_at`. It was filled `fills` times of `needed` since it last moved, the last
+    counted time at `filled_at`. `resumed` says that work has come back after a pause and has not filled it yet.
 
     The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
     *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
@@ -179,9 +179,10 @@ class Growth:
 
     * slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
     * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
-    * beyond: after a hold, counted from the last such step or cut, +1, +2, +4 ... as long as steps are confirmed. A
-      refused step is undone exactly and the hold doubles, so that a stable cap costs one refusal a hold. Holds are
-      short again where the cap has moved: it fell deep, or a level that was considered stable is accepted.
+    * beyond: after a hold since the limit was filled after the last such step or cut, +1, +2, +4 ... as long as steps
+      are confirmed. A refused step is undone exactly and the hold doubles, so that a stable cap costs one refusal a
+      hold. Holds are short again where the cap has moved: it fell deep, or a level that was considered stable is
+      accepted.
     """
 
     limit: float
@@ -189,7 +190,8 @@ class Growth:
     pending: bool = True
     before: float = 0.0
     grew_at: float = NEVER
-    tried_at: float = NEVER
+    held_since: float | None = None
+    lowered_at: float = NEVER
     full_since: float | None = None
     fills: int = 0
     needed: int = FILLS
@@ -237,6 +239,8 @@ class Growth:
         self.resumed = False
         if self.full_since is None:
             self.full_since = at
+        if self.held_since is None:
+            self.held_since = at
         if self.fills < min(self.needed, max(1, int(self.limit))):
             self.fills, self.filled_at = self.fills + 1, at
 
@@ -273,7 +277,9 @@ class Growth:
             return self.full_since if self.limit < AHEAD * self.answered else None
         if self.limit < self.good or self.increment > 1.0:
             return self.full_since + feedback_s
-        held_until = max(self.cut_at, self.tried_at) + self.hold_rtts * rtt_s
+        hold_s = self.hold_rtts * rtt_s
+        began_at = self.full_since if self.held_since is None else self.held_since
+        held_until = min(max(began_at, self.lowered_at) + hold_s, began_at + 2.0 * hold_s)
         return max(self.full_since + feedback_s, held_until)
 
     def grow(self, now: float, ceiling: float, slow_start_factor: float, hold_min_rtts: float, on_way: float) -> None:
@@ -291,7 +297,7 @@ class Growth:
         elif self.limit < self.good:
             new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
         else:
-            self.tried_at, new = now, self.limit + self.increment
+            self.held_since, new = None, self.limit + self.increment
             self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
@@ -322,11 +328,13 @@ class Growth:
             self.slow_start_until = now
         self._move(limit)
         self.interrupted, self.slow_start, self.increment, self.cut_at = self.slow_start, False, 1.0, now
+        self.held_since = None
 
-    def lower(self, limit: float) -> None:
-        """Lower the limit without starting a new settle window."""
+    def lower(self, now: float, limit: float) -> None:
+        """Lower the limit without starting a new settle window. The next step beyond waits for another hold, once: if
+        calls are refused by chance, it would wait for ever."""
         self._move(float(limit))
-        self.increment, self.refused = 1.0, limit + 1.0
+        self.increment, self.refused, self.lowered_at = 1.0, limit + 1.0, now
 
     def uncut(self, now: float, limit: float) -> None:
         """Undo a cut that was wrong; `limit` is known to be good. If it ended slow start, that goes on."""

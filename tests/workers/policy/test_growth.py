@@ -44,7 +44,7 @@ def test_the_more_calls_are_under_way_the_oftener_a_refused_level_has_to_be_fill
 
 def test_a_level_refused_at_the_top_has_to_be_filled_as_often() -> None:
     growth = steady(21.0)
-    growth.lower(20.0)
+    growth.lower(0.5, 20.0)
     growth.filled(1.0)
     stepped(growth, 2.0, 3.0)
     assert fills_needed(growth) == 21
@@ -98,19 +98,19 @@ def test_a_limit_is_at_a_cap_if_little_more_was_refused(limit: float, refused: f
     assert Growth(limit, refused=refused).is_at_cap is at_cap
 
 
-def test_a_refusal_at_the_top_does_not_put_the_next_step_off() -> None:
+def test_refusals_at_the_top_put_the_next_step_off_by_another_hold_at_most() -> None:
     """Calls that are refused by chance would put it off for ever."""
     growth, rtt_s = steady(8.0), 2.0
     refused(growth, 10.0)
     growth.hold_rtts = 30.0
-    for second in range(20, 64, 4):
-        growth.lower(7.0)
+    for second in range(20, 100, 20):
+        growth.lower(second, 7.0)
         growth.filled(second + 0.5)
         stepped(growth, second + 1.0)
         growth.filled(second + 1.5)
         growth.confirm(HOLD_MIN, 100.0)
         assert growth.limit == 8.0
-    assert growth.next_step_at(FEEDBACK_S, rtt_s) == 10.1 + 30.0 * rtt_s
+        assert growth.next_step_at(FEEDBACK_S, rtt_s) == min(second + 30.0 * rtt_s, 10.2 + 60.0 * rtt_s)
 
 
 def test_after_idle_time_the_next_step_waits_until_the_limit_was_filled() -> None:
