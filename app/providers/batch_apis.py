@@ -14,7 +14,7 @@ import contextlib
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import IO, Any, ClassVar, NamedTuple, Protocol
@@ -69,6 +69,17 @@ _ANTHROPIC_FATES = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
+def _temporary_file() -> Iterator[IO[bytes]]:
+    """Yield a file without a name. The HTTP client closes what it has sent, in a thread and perhaps at this instant."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(ValueError):
+            file.close()
+
+
 class OnlineProvider(Protocol):
     """The part of a pool's provider that its batches use as well."""
 
@@ -117,7 +128,7 @@ class _Batches(ABC):
     async def create(self, requests: AsyncIterable[BatchRequest], identity: str) -> BatchStatus:
         if not IDENTITY.fullmatch(identity):
             raise UnusableBatch("a batch's identity consists of 1 to 23 letters, digits and hyphens")
-        with tempfile.TemporaryFile() as file:
+        with _temporary_file() as file:
             await self._write(file, requests, identity)
             file.seek(0)
             return await self._send(file, identity)

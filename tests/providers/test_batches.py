@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -206,6 +208,24 @@ async def test_a_full_queue_of_tokens_fails_the_batch_after_its_creation(api_at)
     assert batch.state is BatchState.FAILED
     assert batch.met_full_queue
     assert batch.errors[0].code == "token_limit_exceeded"
+
+
+async def test_a_batch_is_known_although_the_client_closes_its_file_at_the_same_time(api_at, monkeypatch, tmp_path):
+    class ClosedTwice(io.BufferedRandom):
+        """Fails as a file does that two threads close."""
+
+        def close(self) -> None:
+            was_open = not self.closed
+            super().close()
+            if was_open and threading.current_thread() is threading.main_thread():
+                raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: ClosedTwice(io.FileIO(tmp_path / "batch", "w+")))
+    monkeypatch.setattr("aiohttp.payload.IOBasePayload._close", lambda *_: None)
+    async with account(batch_time=1000) as sim:
+        api = api_at("openai", sim.base_url)
+        batch = await api.create(encoded(api, questions(5)), "first")
+        assert batch.id in [known.id async for known in api.list(0.0)]
 
 
 async def test_a_full_queue_of_requests_refuses_the_batch(api_at):
