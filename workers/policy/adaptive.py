@@ -81,11 +81,13 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
         return breaker.probe_sent_at + config.breaker.probe_s if breaker.probe else None
     if state.judging_since is not None:
         return diagnosis_at(state.judging_since, timescales)
-    if state.single_calls is not None:
-        last = state.log.last()
-        return None if last is None else last.sent_at + timescales.feedback_s
     budgets_at = state.told.next_at(now, state.log, timescales.feedback_s)
     times = [] if budgets_at is None else [budgets_at]
+    if state.single_calls is not None:
+        last = state.log.last()
+        if last is not None and last.sent_at > growth.cut_at:
+            times.append(last.sent_at + timescales.feedback_s)
+        return min(times, default=None)
     if state.rate is not None and state.noise.test is None:
         times.append(state.rate.next_at(timescales.rtt_s, timescales.feedback_s))
     step_at = None
@@ -385,9 +387,9 @@ class Adaptive:
     def advance(self, now: float) -> None:
         """Let time pass.
 
-        Rules, first match wins: breaker not closed -> only its deadlines; a diagnosis is due -> judge; single calls ->
-        silence means that the call was accepted. Else the learned rate advances, a filled step without a refusal is
-        confirmed, and the next step is taken.
+        Rules, first match wins: breaker not closed -> only its deadlines; a diagnosis is due -> judge; tests of budgets
+        go on; single calls -> silence means that the call was accepted. Else the learned rate advances, a filled step
+        without a refusal is confirmed, and the next step is taken.
         """
         state, growth, timescales, config = self.state, self.state.growth, self.state.timescales, self.config
         self._now = now
@@ -399,12 +401,12 @@ class Adaptive:
                 state.judging_since = None
                 self._judge(now)
             return
-        if state.single_calls is not None:
-            self._single_call_accepted(state.single_calls, now)
-            return
         finding = state.told.advance(now, state.log, timescales.feedback_s)
         if finding:
             self._set_reason(finding)
+        if state.single_calls is not None:
+            self._single_call_accepted(state.single_calls, now)
+            return
         if state.rate is not None:
             self._advance_rate(state.rate, now)
         if growth.pending and not self._confirm(now):

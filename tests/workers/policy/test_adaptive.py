@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState
+from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState, SingleCalls
+from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import Event
 from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
@@ -267,3 +268,18 @@ def test_a_rate_by_the_second_follows_the_budget_that_it_is_of_and_no_other() ->
     assert state.told.tightest_requests() == "day:" and state.rate.counted_per_s == 10.0
     answered("requests", 300.0, 5)
     assert state.rate.counted_per_s == 5.0
+
+
+def test_budgets_go_on_while_single_calls_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a budget may hold the call back that single calls wait for: both would wait for ever."""
+    governor = PoolGovernor(PoolConfig(ceiling=40))
+    now = served(governor, 30)
+    engine = engine_of(governor)
+    engine.single_calls = SingleCalls(8, slow_start=False, after_cut=True)
+    engine.growth.cut(now, 8.0)
+    monkeypatch.setattr(ReportedBudgets, "next_at", lambda *_: now + 1.0)
+    monkeypatch.setattr(ReportedBudgets, "advance", lambda *_: "the budget was tested")
+    governor.decide([], now + 0.1)
+    assert governor.next_at() == now + 1.0
+    governor.decide([], now + 1.0)
+    assert engine.reason == "the budget was tested" and engine.single_calls is not None
