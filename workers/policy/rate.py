@@ -29,7 +29,7 @@ MARGIN_UNKEPT = 0.005
 RESERVE_MOST = 8.0
 RAISE_FIRST, RAISE_GENTLE, RAISE_LEAST, RAISE_MOST = 0.25, 0.02, 0.01, 0.5
 RAISE_MOST_S = 20.0
-"""Where calls are counted by the second, a raise is refused once it has made one call more; so long at most."""
+"""Where calls are counted by the second, a raise is judged once it has made one call more, or after so long."""
 LOST_CREDITS = 2
 SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
