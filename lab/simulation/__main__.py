@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,18 +84,9 @@ def measured(scenario: Scenario, seeds: Sequence[int]) -> Measure:
 _oracles: dict[tuple[Scenario, int], SimRecord] = {}
 
 
-def ablate(scenarios: Sequence[Scenario], seeds: Sequence[int], names: Sequence[str], *, whole: bool) -> None:
-    """Print what is lost without each mechanism; the scenarios that take least come first."""
-    by_name, on, took_s = {scenario.name: scenario for scenario in scenarios}, {}, {}
-    for name, scenario in by_name.items():
-        started = time.process_time()
-        on[name] = measured(scenario, seeds)
-        took_s[name] = time.process_time() - started
-    order = sorted(by_name, key=lambda name: took_s[name])
-    _say(ablation.HEAD)
-    for mechanism in names:
-        lost = ablation.losses(mechanism, order, lambda name: measured(by_name[name], seeds), on, whole=whole)
-        _say(ablation.line(mechanism, lost))
+def ablate(scenario: Scenario, seeds: Sequence[int], mechanisms: Sequence[str]) -> tuple[str, dict[str, Measure]]:
+    """The scenario's name, and what it loses without each of the mechanisms that act in it."""
+    return scenario.name, ablation.losses(functools.partial(measured, scenario, seeds), mechanisms)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,9 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs at the same time")
     parser.add_argument("--ablate", nargs="?", const=",".join(MECHANISMS), default="", metavar="MECHANISMS",
                         help="what is lost without each mechanism of the default engine")  # fmt: skip
-    parser.add_argument(
-        "--whole", action="store_true", help="with --ablate: go on when a mechanism has earned its place"
-    )
     parser.add_argument("--json", action="store_true", help="one JSON document in place of the table")
     chosen = parser.parse_args(arguments)
     names = [name for name in chosen.only.split(",") if name] or list(known)
@@ -135,10 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.fuzz:
         drawn = [random_scenario(index) for index in range(chosen.fuzz_start, chosen.fuzz_start + chosen.fuzz)]
         scenarios = [*scenarios, *drawn] if chosen.ablate else drawn
+    seeds = [int(seed) for seed in chosen.seeds.split(",")]
     if mechanisms:
-        ablate(scenarios, [int(seed) for seed in chosen.seeds.split(",")], mechanisms, whole=chosen.whole)
+        with multiprocessing.Pool(min(chosen.processes, len(scenarios))) as pool:
+            one = functools.partial(ablate, seeds=seeds, mechanisms=mechanisms)
+            lost = dict(pool.imap_unordered(one, scenarios))
+        _say(ablation.HEAD)
+        for mechanism in mechanisms:
+            _say(
+                ablation.line(mechanism, {name: found[mechanism] for name, found in lost.items() if mechanism in found})
+            )
         return 0
-    jobs = [Job(scenario, int(seed), modes) for scenario in scenarios for seed in chosen.seeds.split(",")]
+    jobs = [Job(scenario, seed, modes) for scenario in scenarios for seed in seeds]
     rows: list[SimRow] = []
     with multiprocessing.Pool(min(chosen.processes, len(jobs))) as pool:
         for found in pool.imap(work, jobs):

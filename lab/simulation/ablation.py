@@ -1,7 +1,7 @@
 """What each mechanism of the default engine is worth: the same runs with one of them switched off.
 
 A mechanism is switched off from outside, by putting a null in place of the method that acts for it; the policy knows
-nothing of this. It earns its lines where some scenario is worse without it (`earned`).
+nothing of this. Only scenarios in which it acts are run without it (`watched`): the others would come out the same.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from dicast.workers.policy import adaptive, diagnosis
@@ -23,10 +24,6 @@ from dicast.workers.policy.headers import NO_READINGS
 from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
 from dicast.workers.policy.rate import LearnedRate
-
-ENOUGH = 0.005
-ENOUGH_UNITS, ENOUGH_LATENCY = 3, 0.05
-"""Units unresolved by chance are fewer, and chance moves the latency less."""
 
 Null = tuple[Any, str, Any]
 """Whose attribute, its name, and what stands in its place."""
@@ -141,6 +138,52 @@ def without(mechanism: str) -> Iterator[None]:
             setattr(owner, name, value)
 
 
+def _watching(original: Any, null: Any, acted: Callable[[], None]) -> Any:
+    if isinstance(original, property) and original.fget:
+        read, usual = original.fget, null.fget(None)
+
+        def get(self: Any) -> Any:
+            value = read(self)
+            if value != usual:
+                acted()
+            return value
+
+        return property(get)
+    function = original.__func__ if isinstance(original, staticmethod) else original
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        value = function(*given, **named)
+        if value or null is not _false:
+            acted()
+        return value
+
+    return staticmethod(call) if isinstance(original, staticmethod) else call
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """The mechanisms that act in what is run inside: a yes where the null says no, or a call of what the null omits.
+
+    One that is a constant counts as acting. Not for several threads.
+    """
+    acting: set[str] = set()
+    kept: list[tuple[Any, str, Any]] = []
+    try:
+        for mechanism, nulls in MECHANISMS.items():
+            for owner, name, null in nulls:
+                original = owner.__dict__[name]
+                if not callable(original) and not isinstance(original, property | staticmethod):
+                    acting.add(mechanism)
+                    continue
+                kept.append((owner, name, original))
+                setattr(owner, name, _watching(original, null, functools.partial(acting.add, mechanism)))
+        yield acting
+    finally:
+        for owner, name, original in reversed(kept):
+            setattr(owner, name, original)
+
+
 def loss(on: Measure, off: Measure) -> Measure:
     """By how much everything is worse without a mechanism (below 0: better)."""
     return Measure(
@@ -148,39 +191,37 @@ def loss(on: Measure, off: Measure) -> Measure:
     )
 
 
-def earned(lost: Measure) -> bool:
-    """Whether a loss is half a point of use or of refusals, or units, or latency."""
-    return max(lost.used, lost.refused) >= ENOUGH or lost.unresolved >= ENOUGH_UNITS or lost.latency >= ENOUGH_LATENCY
-
-
-def losses(
-    mechanism: str, names: Sequence[str], measure: Callable[[str], Measure], on: Mapping[str, Measure], *, whole: bool
-) -> dict[str, Measure]:
-    """What each scenario loses without the mechanism, in that order; not `whole`: until one shows that it earns."""
-    found: dict[str, Measure] = {}
-    with without(mechanism):
-        for name in names:
-            found[name] = loss(on[name], measure(name))
-            if not whole and earned(found[name]):
-                break
+def losses(measure: Callable[[], Measure], mechanisms: Sequence[str]) -> dict[str, Measure]:
+    """What a scenario loses without each of the mechanisms that act in it; `measure` runs it."""
+    with watched() as acting:
+        on = measure()
+    found = {}
+    for mechanism in mechanisms:
+        if mechanism in acting:
+            with without(mechanism):
+                found[mechanism] = loss(on, measure())
     return found
 
 
 def line(mechanism: str, lost: Mapping[str, Measure]) -> str:
-    """A row of the table: where the mechanism matters most."""
-    keys: tuple[Callable[[str], float], ...] = (lambda name: lost[name].used, lambda name: lost[name].refused)
-    used, refused = (max(lost, key=key) for key in keys)
-    unresolved = max(one.unresolved for one in lost.values())
-    latency = max(one.latency for one in lost.values())
-    mean = functools.reduce(lambda sum_, one: sum_ + one.used, lost.values(), 0.0) / len(lost)
-    earns = "yes" if any(earned(one) for one in lost.values()) else "no"
+    """A row of the table: means over the scenarios in which the mechanism acts, and where it matters most."""
+    if not lost:
+        return f"| {mechanism} | 0 | | | | | | |"
+    most_used, most_refused = (
+        max(lost, key=key) for key in (lambda name: lost[name].used, lambda name: lost[name].refused)
+    )
     return (
-        f"| {mechanism} | {100 * lost[used].used:+.1f} {used} | {100 * lost[refused].refused:+.2f} {refused}"
-        f" | {unresolved:+.0f} | {latency:+.2f} | {100 * mean:+.2f} | {len(lost)} | {earns} |"
+        f"| {mechanism} | {len(lost)}"
+        f" | {100 * fmean(one.used for one in lost.values()):+.2f}"
+        f" | {100 * lost[most_used].used:+.1f} {most_used}"
+        f" | {100 * fmean(one.refused for one in lost.values()):+.2f}"
+        f" | {100 * lost[most_refused].refused:+.2f} {most_refused}"
+        f" | {sum(one.unresolved for one in lost.values()):+.0f}"
+        f" | {fmean(one.latency for one in lost.values()):+.2f} |"
     )
 
 
 HEAD = (
-    "| without | use lost, points | refused more, points | unresolved | latency | mean use lost | scenarios | earns |\n"
+    "| without | acts in | use lost, points | most | refused more, points | most | unresolved | latency |\n"
     "|---|---|---|---|---|---|---|---|"
 )

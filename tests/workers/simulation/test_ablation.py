@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dicast.workers.policy.breaker import Failures
 from lab.simulation import ablation
 from lab.simulation.__main__ import main, measured
-from lab.simulation.ablation import MECHANISMS, Measure, earned, loss, losses, without
+from lab.simulation.ablation import MECHANISMS, Measure, loss, losses, watched, without
 from lab.simulation.catalogue import CATALOGUE
+from tests.workers.policy.build import done
 
 GOOD = Measure(0.98, 0.01, 0.0, 1.0)
 
@@ -23,28 +25,37 @@ def test_a_mechanism_is_off_inside_and_on_after_even_where_the_run_fails(name: s
     assert [owner.__dict__[attribute] for owner, attribute, _ in nulls] == before
 
 
-@pytest.mark.parametrize(
-    ("off", "want"),
-    [
-        (Measure(0.976, 0.014), False),
-        (Measure(0.974, 0.01), True),
-        (Measure(0.98, 0.016), True),
-        (Measure(0.98, 0.01, unresolved=2.0), False),
-        (Measure(0.98, 0.01, unresolved=3.0), True),
-        (Measure(0.98, 0.01, latency=1.1), True),
-        (Measure(0.99, 0.00), False),
-    ],
-)
-def test_half_a_point_units_or_latency_earn_a_place(off: Measure, want: bool) -> None:
-    assert earned(loss(GOOD, off)) is want
+def test_a_row_tells_means_and_where_a_mechanism_matters_most() -> None:
+    found = {
+        "a": loss(GOOD, GOOD),
+        "b": loss(GOOD, Measure(0.88, 0.03, 2.0, 1.3)),
+        "c": loss(GOOD, Measure(0.99, 0.0, 1.0, 1.0)),
+    }
+    assert ablation.line("latency", found) == "| latency | 3 | +3.00 | +10.0 b | +0.33 | +2.00 b | +3 | +0.10 |"
+    assert ablation.line("latency", {}) == "| latency | 0 | | | | | | |"
 
 
-def test_the_search_ends_where_a_mechanism_has_earned_its_place_unless_the_whole_is_asked_for() -> None:
-    on = {"a": GOOD, "b": GOOD, "c": GOOD}
-    off = {"a": GOOD, "b": Measure(0.5, 0.01), "c": Measure(0.4, 0.01)}
-    assert list(losses("latency", "abc", off.__getitem__, on, whole=False)) == ["a", "b"]
-    found = losses("latency", "abc", off.__getitem__, on, whole=True)
-    assert ablation.line("latency", found).startswith("| latency | +58.0 c |")
+def test_what_acts_is_watched_and_put_back() -> None:
+    before = [[owner.__dict__[name] for owner, name, _ in nulls] for nulls in MECHANISMS.values()]
+    with watched() as acting:
+        measured(CATALOGUE["conc"].but("short", "a few seconds of it", seconds=20.0), [1])
+    assert {"silence is acceptance", "no bursts while a step is tried", "diagnosis: rate"} <= acting
+    assert not {"hidden windows", "rate: more is tried", "told: doubt", "waves of overload are borne"} & acting
+    assert before == [[owner.__dict__[name] for owner, name, _ in nulls] for nulls in MECHANISMS.values()]
+
+
+def test_only_what_acts_is_switched_off() -> None:
+    runs = []
+
+    def measure() -> Measure:
+        runs.append(Measure(1.0 - 0.1 * len(runs), 0.0))
+        Failures().count(done("a", 1.0, 0.0), at_floor=False)
+        return runs[-1]
+
+    found = losses(measure, ["latency", "breaker"])
+    assert len(runs) == 2
+    assert list(found) == ["breaker"]
+    assert found["breaker"].used == pytest.approx(0.1)
 
 
 def test_a_budget_that_nobody_enforces_costs_much_if_it_is_not_doubted() -> None:
