@@ -327,6 +327,7 @@ def _waits(
         if fill.level < need:
             yield _wait_s(bucket, need - fill.level, now), bucket.name
         else:
+            fill.next_at = min(fill.next_at, now + need / bucket.pace(fill.level))
             yield fill.next_at - now, bucket.name
 
 
@@ -387,8 +388,7 @@ def _take(params: Parameters, state: EnforcementState, request: CallRequest, sen
         taken = amount(bucket.unit, cost)
         fill.level -= taken
         if bucket.paced:
-            speed = bucket.gain(fill.level) * bucket.net_refill_per_s
-            fill.next_at = max(fill.next_at, now - CATCH_UP_S) + taken / speed
+            fill.next_at = max(fill.next_at, now - CATCH_UP_S) + taken / bucket.pace(fill.level)
     if params.pace_s > 0:
         spacing = params.pace_s * (1.0 + params.pace_jitter * request.jitter)
         state.paced_until = max(_paced_until(params, state), now) + spacing

@@ -13,12 +13,14 @@ local function net_refill(bucket)
   return math.max(0.05 * bucket.refill_per_s, bucket.refill_per_s - bucket.drain_per_s)
 end
 
-local function gain(bucket, level)
-  local share = level / bucket.capacity
+local function pace(bucket, level)
+  local share, gain = level / bucket.capacity, 1
   if share >= bucket.reserve then
-    return 1 + (bucket.surplus_gain - 1) * math.min(1, (share - bucket.reserve) / 0.2)
+    gain = 1 + (bucket.surplus_gain - 1) * math.min(1, (share - bucket.reserve) / 0.2)
+  else
+    gain = math.max(0.1, share / bucket.reserve)
   end
-  return math.max(0.1, share / bucket.reserve)
+  return math.max(1e-9, gain * net_refill(bucket))
 end
 
 -- When a bucket that is full again at once was so last, and will be next; 0: not yet, not known.
@@ -66,7 +68,10 @@ end
 local function bucket_wait(state, bucket, cost, now)
   local fill = refilled(state, bucket, now)
   local need = math.min(amount(bucket.unit, cost), bucket.capacity)
-  if fill.level >= need then return fill.next_at - now end
+  if fill.level >= need then  -- a former slower pace is forgotten
+    fill.next_at = math.min(fill.next_at, now + need / pace(bucket, fill.level))
+    return fill.next_at - now
+  end
   local wait = math.min(MAX_WAIT_S, (need - fill.level) / math.max(1e-9, net_refill(bucket)))
   local full_at = next_full(bucket, now)
   return full_at > 0 and math.min(wait, full_at - now) or wait
@@ -78,8 +83,7 @@ local function reserve(params, state, model, cost, now)
       local fill, taken = refilled(state, bucket, now), amount(bucket.unit, cost)
       fill.level = fill.level - taken
       if bucket.paced then
-        local pace = gain(bucket, fill.level) * net_refill(bucket)
-        fill.next_at = math.max(fill.next_at, now - CATCH_UP_S) + taken / pace
+        fill.next_at = math.max(fill.next_at, now - CATCH_UP_S) + taken / pace(bucket, fill.level)
       end
     end
   end

@@ -76,12 +76,14 @@ class Bucket:
         """Our part of the refill; never so small that an overestimate of the others' part would stop us."""
         return max(0.05 * self.refill_per_s, self.refill_per_s - self.drain_per_s)
 
-    def gain(self, level: float) -> float:
-        """Return the speed of spending relative to the refill; it lets the level settle a little above the reserve."""
-        share = level / self.capacity
+    def pace(self, level: float) -> float:
+        """Return what may be spent in a second; it lets the level settle a little above the reserve."""
+        share, gain = level / self.capacity, 1.0
         if share >= self.reserve:
-            return 1.0 + (self.surplus_gain - 1.0) * min(1.0, (share - self.reserve) / 0.2)
-        return max(0.1, share / self.reserve)
+            gain += (self.surplus_gain - 1.0) * min(1.0, (share - self.reserve) / 0.2)
+        else:
+            gain = max(0.1, share / self.reserve)
+        return max(1e-9, gain * self.net_refill_per_s)
 
 
 class FairMode(StrEnum):

@@ -276,6 +276,17 @@ def test_a_refusal_takes_saved_up_credit_away(credit: float, status: int, wait_m
     assert (answer.retry_after_ms if isinstance(answer, Denied) else None) == wait_ms
 
 
+def test_a_bucket_that_others_seemed_to_drain_goes_on_at_the_pace_of_now() -> None:
+    drained = Bucket("b", BudgetUnit.REQUESTS, "", 100.0, 1.0, drain_per_s=0.99, paced=True, surplus_gain=1.0,
+                     snapshot=1, level=1.0)  # fmt: skip
+    params, state = parameters(8, buckets=(drained,), decided_at=100.0), EnforcementState()
+    assert isinstance(ask(params, state, "a", 0.0), Granted)
+    alone = replace(drained, drain_per_s=0.0, snapshot=2, level=30.0, spent=1.0, dated_at=1.0)
+    params = replace(params, buckets=(alone,))
+    assert ask(params, state, "b", 1.0) == Denied("b", 1000)
+    assert isinstance(ask(params, state, "b", 2.0), Granted)
+
+
 def test_a_paced_bucket_spreads_its_calls_and_forgives_a_little_lateness() -> None:
     paced = Bucket("b", BudgetUnit.REQUESTS, "", capacity=100.0, refill_per_s=1.0, paced=True, surplus_gain=1.0)
     params, state = parameters(8, buckets=(paced,), decided_at=100.0), EnforcementState()

@@ -42,7 +42,7 @@ def test_others_never_take_all_of_the_refill(drain, ours):
     (35.0, 1.25), (45.0, 1.5), (100.0, 1.5),  # up to the surplus gain
 ])  # fmt: skip
 def test_a_paced_budget_settles_at_its_reserve(level, gain):
-    assert BUCKET.gain(level) == pytest.approx(gain)
+    assert BUCKET.pace(level) == pytest.approx(gain * BUCKET.net_refill_per_s)
 
 
 @pytest.mark.parametrize("unit, taken", [
