@@ -32,17 +32,17 @@ class Meter:
 
     points: list[tuple[float, float]] = field(default_factory=list)
 
-    def note(self, at: float, total: float, apart_s: float) -> None:
-        """Note that the counter stood at `total`. A point within `apart_s` of the last one is left out; the oldest are
-        dropped.
+    def note(self, at: float, total: float, pause_s: float, *, apart_s: float = 0.0, step: float = 0.0) -> None:
+        """Note that the counter stood at `total`. A point is left out within `apart_s` of the last one, or if the
+        counter grew by less than `step` since; the oldest are dropped. After `pause_s` it grew at once.
 
         The counter may fall a little, when a counted call turns out not to count; if it falls far, it was reset.
         """
         if self.points and total < 0.5 * self.points[-1][1]:
             self.points = []
-        if self.points and (at < self.points[-1][0] + apart_s or total < self.points[-1][1]):
+        if self.points and (at < self.points[-1][0] + apart_s or total < self.points[-1][1] + step):
             return
-        if self.points and at > self.points[-1][0] + 2.0 * apart_s:
+        if self.points and at > self.points[-1][0] + pause_s:
             self.points.append((at - AT_ONCE_S, self.points[-1][1]))
         self.points.append((at, total))
         if len(self.points) > MOST_POINTS:
@@ -116,7 +116,8 @@ class Nature:
     """The evidence on how a budget refills. `leaning` above 0 speaks for a bucket, below 0 for a window; `sliding`
     above 0 speaks for a log.
 
-    `slid` says that it is a log. `period_s` is reported by the provider (`told`), or inferred; 0 if it is unknown.
+    `slid` says that it is a log, `slid_once` that it was taken for one in error. `period_s` is reported by the provider
+    (`told`), or inferred; 0 if it is unknown.
     `guess_s` is a period seen once. `came_back` is what came back of late, `due_back` what would have come back in a
     log.
 
@@ -133,6 +134,7 @@ class Nature:
     leaning: float = 0.0
     sliding: float = 0.0
     slid: bool = False
+    slid_once: bool = False
     period_s: float = 0.0
     told: bool = False
     guess_s: float = 0.0
@@ -182,13 +184,16 @@ class Nature:
 
     def found_sliding(self) -> None:
         """Note that more was accepted than a window had left, and no more than a log gave back."""
-        self._slide(SURE - self.sliding)
+        if not self.slid:
+            self._slide(SURE - self.sliding)
 
     def _slide(self, votes: float) -> None:
         """Add votes for a log. A log stays one until most speaks against it, since its returns are counted only
         roughly."""
         self.sliding = max(-MOST, min(MOST, self.sliding + votes))
-        self.slid = self.sliding >= SURE or (self.slid and self.sliding > -SURE)
+        was_log = self.slid
+        self.slid = self.sliding >= SURE or (was_log and self.sliding > -SURE)
+        self.slid_once |= was_log and not self.slid
 
     def compare(self, old: Snapshot, new: Snapshot, limit: float, cost: float) -> None:
         """Learn from two snapshots of one window; a call takes about `cost`."""
@@ -424,8 +429,8 @@ class Budget:
         reset_at, grain_s = self._reset(reading, sent_at, answered_at)
         taken = spent - self.cost * self.refused
         new = Snapshot(sent_at, reading.remaining, taken, reset_at, grain_s)
-        apart_s = self.nature.lasts_s / (MOST_POINTS - 10)
-        self.meter.note(sent_at, taken, apart_s)
+        fine = MOST_POINTS - 10
+        self.meter.note(sent_at, taken, 2.0 * self.nature.lasts_s / fine, step=self.limit / fine)
         if self.edition:
             self._follow(new, answered_at)
         self.anchor = self.anchor or new
@@ -581,15 +586,11 @@ class Budget:
 
     def last_opening(self, now: float) -> float:
         """Return when the present window began, if windows of known length follow each other; 0 if none has begun
-        yet."""
-        if (
-            not self.rolls
-            or not self.ends_at
-            or self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG)
-            or now < self.opens_at
-        ):
+        yet. Calls that waited for it are in it, although clocks may say that they were sent an instant before."""
+        first = self.opens_at - AT_ONCE_S
+        if not self.rolls or not self.ends_at or self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG) or now < first:
             return 0.0
-        return self.opens_at + (now - self.opens_at) // self.nature.lasts_s * self.nature.lasts_s
+        return first + (now - first) // self.nature.lasts_s * self.nature.lasts_s
 
     def _slid_back(self, now: float) -> float:
         """Return what a log has given back since the snapshot: what was spent one period ago."""

@@ -72,7 +72,7 @@ def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLo
         return True
     if budget.trust.test is not None:
         step = 1 if opening else 2 * test.step
-        passed = test.passed + test.step if budget.level < budget.cost else 0
+        passed = test.passed + (test.step if budget.level < budget.cost else 0)
         _try(budget, step, passed, test.refused, remaining, now, log, test.began)
     return False
 
@@ -111,6 +111,7 @@ def _disproved(budget: Budget, test: Test, now: float) -> bool:
     if (
         budget.nature.kind is BudgetKind.BUCKET
         or budget.rolls
+        or budget.nature.slid_once
         or slid_back < 0.5 * budget.cost * (test.passed + test.step)
     ):
         return True
@@ -275,7 +276,8 @@ class HiddenWindow:
         if self.budget is not None and newest:
             self._follow(self.budget, before)
         self.accepted.thin()
-        self.accepted.note(trial.sent_at, self.total, 0.0 if len(self.accepted.points) < 2 else 0.25)
+        apart_s = 0.0 if len(self.accepted.points) < 2 else 0.25
+        self.accepted.note(trial.sent_at, self.total, 2.0 * apart_s, apart_s=apart_s)
 
     def note_answer(self, trial: LoggedCall) -> None:
         """Note a call that was answered, which ends a drought; one that failed may never have arrived."""
@@ -329,7 +331,7 @@ class HiddenWindow:
         """Have a window begin with a call that was sent `at`."""
         budget.ends_at = at - 2.0 * GUARD_S
         self.proven, self.refused_probes = self.proven or self.refused_probes >= LEAST_PROBES, 0
-        self.opened_at, self.opened = budget.opens_at, self.accepted.at(at - GUARD_S) or 0.0
+        self.opened_at, self.opened = budget.last_opening(at), self.accepted.at(at - GUARD_S) or 0.0
         self._follow(budget, self.opened)
 
     def explains_unreported(self, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:

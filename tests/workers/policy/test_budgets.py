@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from dicast.workers.policy.budget import BudgetKind, Nature
+from dicast.workers.policy.budget import Budget, BudgetKind, Meter, Nature
 from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import CallLog, Cost
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
@@ -241,6 +242,67 @@ def test_a_budget_that_nobody_enforces_is_dropped_after_a_few_calls() -> None:
             sent_calls += 1
     assert "dropped" in pool.told.notes[-1]
     assert sent_calls < 60
+
+
+def seconds_until_dropped(
+    reading: Callable[[float, int], Reading], per_s: float, latency_s: float, feedback_s: float
+) -> float:
+    """How long calls, at most so many a second, are held back by a budget that is reported and not enforced."""
+    pool, now, calls, held_at = Pool(with_reset(1)), 0.0, 0, math.inf
+    answers: deque[tuple[float, int, Readings]] = deque()
+    while now < 120.0:
+        now += 1.0 / per_s
+        while answers and answers[0][0] <= now - latency_s:
+            at, number, readings = answers.popleft()
+            event = done(f"c{number}", at + latency_s, at, readings=readings, spent=Cost(float(number)))
+            pool.told.observe(event, pool.log.record_outcome(event))
+        pool.told.advance(now, pool.log, feedback_s)
+        buckets = pool.told.buckets(now, pool.log)
+        if calls and not buckets and pool.told.known:
+            return now - held_at
+        left = math.inf
+        for bucket in buckets:
+            left = bucket.level + bucket.refill_per_s * (now - bucket.dated_at) - (calls - bucket.spent)
+            held_at = min(held_at, now) if left < 1.0 else held_at
+        if left >= 1.0:
+            calls += 1
+            pool.log.sent(sent(f"c{calls}", now))
+            answers.append((now, calls, Readings((reading(now, calls),))))
+    return math.inf
+
+
+def test_a_number_that_falls_for_ever_is_no_log_twice() -> None:
+    def falling(_: float, calls: int) -> Reading:
+        return Reading("b", BudgetUnit.REQUESTS, 1500, max(0, 1500 - calls), reset_s=1.0, grain_s=1.0)
+
+    assert seconds_until_dropped(falling, 25.1, 0.5, 0.2) < 15.0
+
+
+def test_a_bucket_that_nobody_enforces_is_dropped_although_it_refills() -> None:
+    level, at = 300.0, 0.0
+
+    def refilling(now: float, _: int) -> Reading:
+        nonlocal level, at
+        level, at = max(0.0, min(300.0, level + 5.0 * (now - at)) - 1.0), now
+        return Reading("b", BudgetUnit.REQUESTS, 300, math.floor(level), reset_s=(300.0 - level) / 5.0, grain_s=0.001)
+
+    assert seconds_until_dropped(refilling, 28.0, 0.6, 0.5) < 10.0
+
+
+def test_a_burst_is_given_back_no_sooner_than_a_period_after_it() -> None:
+    meter = Meter()
+    for burst in range(4):
+        for number in range(1, 34):
+            meter.note(0.5 * burst + 0.001 * number, 33.0 * burst + number, 1.0, step=6.0)
+    assert [meter.at(at) for at in (0.45, 0.95, 1.45)] == pytest.approx([33.0, 66.0, 99.0], abs=6.0)
+
+
+def test_a_call_that_waited_for_a_window_is_in_it_although_clocks_differ_by_a_tick() -> None:
+    budget = Budget("b", BudgetUnit.REQUESTS, "", limit=10.0, rolls=1, ends_at=100.0)
+    opens_at = budget.opens_at
+    assert budget.last_opening(opens_at - 1e-9) > 0.0
+    assert budget.last_opening(opens_at - 1e-9) == budget.last_opening(opens_at + 59.9)
+    assert budget.last_opening(opens_at - 0.05) == 0.0
 
 
 def test_a_refusal_that_a_budget_tells_of_is_explained_and_settles_its_doubt() -> None:
