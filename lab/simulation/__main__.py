@@ -127,7 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if mechanisms:
         with multiprocessing.Pool(min(chosen.processes, len(scenarios))) as pool:
             one = functools.partial(ablate, seeds=seeds, mechanisms=mechanisms)
-            lost = dict(pool.imap_unordered(one, scenarios))
+            lost: dict[str, dict[str, Measure]] = {}
+            for name, losses in pool.imap_unordered(one, scenarios):
+                lost[name] = losses
+                sys.stderr.write(f"{name}: {len(losses)} of {len(mechanisms)} mechanisms act\n")
         _say(ablation.HEAD)
         for mechanism in mechanisms:
             _say(
