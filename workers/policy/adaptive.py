@@ -517,7 +517,8 @@ class Adaptive:
         self._set_reason("the provider says it is overloaded, however few calls are open")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
-        """If the single call was accepted, climb back to the last refused number, or go on with slow start."""
+        """If the single call was accepted, climb back to the last refused number from the number that is known to pass,
+        but no less than half of the limit, or go on with slow start."""
         state, growth = self.state, self.state.growth
         last = state.log.last()
         if last is None or last.sent_at <= growth.cut_at or last.was_refused:
@@ -536,6 +537,8 @@ class Adaptive:
             growth.restart(now, max(growth.limit, single_calls.level / 2.0), 0.0, self.config.hold_min_rtts)
             return
         growth.good = max(growth.limit, single_calls.highest)
+        passed = state.log.open_at_provider(last) + 1.0
+        growth.cut(now, min(growth.limit, max(passed, growth.limit / 2.0)))
 
     # Rates
 

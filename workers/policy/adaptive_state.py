@@ -148,6 +148,9 @@ MOST_ON_WAY = 4.0
 LARGE_STEP = 4.0
 SETTLED_ROW = 3
 """A level that was refused this often in a row, and no other one, is considered stable."""
+FORMER_CAPS = 4
+"""So many levels are remembered above which one call more was refused: a neighbour who comes and goes brings them
+back."""
 MOVED_PART = 0.7
 """A cap below this part of the limit has fallen; else calls may have been refused by chance."""
 AT_CAP = 1.1
@@ -171,18 +174,20 @@ class Growth:
     Slow start goes on as long as answers of nearly the present level are calm; `answered` is the highest such level.
     The last cut `interrupted` it. The limit was first filled at `held_since` after the last cut or step beyond `good`,
     and one slot was given up at `lowered_at`. It was filled `fills` times of `needed` since it last moved, the last
-    counted time at `filled_at`. `resumed` says that work has come back after a pause and has not filled it yet.
+    counted time at `filled_at`. `resumed` says that work has come back after a pause and has not filled it yet. `caps`
+    are the last levels above which one call more was refused.
 
     The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
     *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
     the next one. Three paces (the window's congestion control, Jacobson 1988, with silence for the acknowledgement):
 
     * slow start: times `slow_start_factor`, up to `good` if a good level is remembered;
-    * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay;
+    * below `good`, the level that was fine a while ago: plus 5 %, at least 1, each feedback delay, or at once to a
+      former cap that is near;
     * beyond: after a hold since the limit was filled after the last such step or cut, +1, +2, +4 ... as long as steps
-      are confirmed. A refused step is undone exactly and the hold doubles, so that a stable cap costs one refusal a
-      hold. Holds are short again where the cap has moved: it fell deep, or a level that was considered stable is
-      accepted.
+      are confirmed, but no further than to the highest former cap at once. A refused step is undone exactly and the
+      hold doubles, so that a stable cap costs one refusal a hold. Holds are short again where the cap has moved: it
+      fell deep, or a level that was considered stable is accepted.
     """
 
     limit: float
@@ -207,6 +212,7 @@ class Growth:
     row: int = 0
     answered: float = 0.0
     interrupted: bool = False
+    caps: list[float] = field(default_factory=list)
 
     @property
     def step(self) -> float:
@@ -295,10 +301,14 @@ class Growth:
             if self.good and new >= self.good:
                 new, self.slow_start, self.hold_rtts = self.good, False, hold_min_rtts
         elif self.limit < self.good:
-            new = min(self.good, self.limit + max(1.0, 0.05 * self.limit))
+            climbed, near = min(self.good, self.limit + max(1.0, 0.05 * self.limit)), self.limit / MOVED_PART
+            new = max([climbed, *(cap for cap in self.caps if cap <= min(near, self.good))])
         else:
             self.held_since, new = None, self.limit + self.increment
             self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
+            highest = max(self.caps, default=0.0)
+            if self.limit < highest < new:
+                new, self.increment = highest, 1.0
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
         if self._was_refused:
@@ -313,6 +323,8 @@ class Growth:
             if self.step < 2.0:
                 self.row = self.row + 1 if self._was_refused else 1
                 self.refused = self.limit
+                others = [cap for cap in self.caps if abs(cap - self.before) >= 1.0]
+                self.caps = [*others, self.before][-FORMER_CAPS:]
                 self.double_hold(hold_min_rtts, hold_max_rtts)
             self.gentle = False
         self.cut(now, self.before)

@@ -140,3 +140,46 @@ def test_holds_are_short_again_where_a_settled_level_is_accepted(times: int, hol
     growth.filled(101.0)
     growth.confirm(HOLD_MIN, 100.0)
     assert growth.hold_rtts == hold_rtts
+
+
+def filled_and_confirmed(growth: Growth, now: float) -> None:
+    for _ in range(30):
+        growth.filled(now)
+    growth.confirm(HOLD_MIN, 100.0)
+
+
+def test_the_cap_that_a_neighbour_took_a_part_of_is_reached_exactly_when_he_is_gone() -> None:
+    growth = steady(60.0)
+    refused(growth, 1.0)
+    growth.cut(20.0, 48.0)
+    growth.good, growth.increment = 48.0, 16.0
+    levels = []
+    for now in (30.0, 40.0):
+        filled_and_confirmed(growth, now)
+        stepped(growth, now + 1.0)
+        levels.append(growth.limit)
+    assert levels == [60.0, 61.0], "not 64, of which four calls would be refused"
+
+
+def test_a_former_cap_that_is_near_is_climbed_to_at_once_and_a_far_one_in_small_steps() -> None:
+    growth = steady(24.0)
+    refused(growth, 1.0)
+    growth.cut(2.0, 18.0)
+    growth.good = 60.0
+    growth.filled(3.0)
+    stepped(growth, 4.0)
+    assert growth.limit == 24.0
+    growth.cut(5.0, 10.0)
+    growth.filled(6.0)
+    stepped(growth, 7.0)
+    assert growth.limit == 11.0
+
+
+def test_the_last_caps_are_remembered_once_each() -> None:
+    growth = steady(60.0)
+    for now, limit in enumerate((60.0, 40.0, 60.5, 30.0, 20.0, 10.0)):
+        growth.cut(10.0 * now, limit)
+        growth.good = limit
+        growth.filled(10.0 * now + 1.0)
+        refused(growth, 10.0 * now + 2.0)
+    assert growth.caps == [60.5, 30.0, 20.0, 10.0]

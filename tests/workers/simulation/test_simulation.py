@@ -53,9 +53,9 @@ def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit() -> 
 def test_a_slow_bucket_that_charges_refused_calls_is_used() -> None:
     charging = {"requests_per_min": 171.0, "ceiling": 24, "refusal_cost": 1.0, "bucket_s": 15.0, "seconds": 900.0}
     scenario = CATALOGUE["rpm_blind"].but("charged", "refused calls are charged", **charging)
-    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in (4, 5)]
-    assert min(result.utilisation for result in results) > 0.93
-    assert max(result.refused for result in results) < 0.055
+    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in range(1, 9)]
+    assert statistics.fmean(result.utilisation for result in results) > 0.935
+    assert statistics.fmean(result.refused for result in results) < 0.055
 
 
 @pytest.mark.parametrize(
