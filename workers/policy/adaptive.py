@@ -460,6 +460,8 @@ class Adaptive:
             return False
         growth.confirm(self.config.hold_min_rtts, self.ceiling)
         state.top_refusals.step_confirmed(growth.limit, now, rtt_s, now + self.config.trust_rtts * rtt_s)
+        if growth.limit in growth.caps:
+            state.accepted_later.note_cap(now)  # it has come back
         if state.accepted_later.confirmed(growth.limit, now, rtt_s, self.config.memory_rtts):
             return not self._was_accepted_later(now)
         return True

@@ -149,8 +149,10 @@ LARGE_STEP = 4.0
 SETTLED_ROW = 3
 """A level that was refused this often in a row, and no other one, is considered stable."""
 FORMER_CAPS = 4
-"""So many levels are remembered above which one call more was refused: a neighbour who comes and goes brings them
+"""So many levels are remembered above which one call more was refused twice: a neighbour who comes and goes brings them
 back."""
+SOON_ROW, SOON_RTTS = 6, 2.0
+"""How often one call more is tried, each so many round trips, after a cap has fallen far: a neighbour may leave."""
 MOVED_PART = 0.7
 """A cap below this part of the limit has fallen; else calls may have been refused by chance."""
 AT_CAP = 1.1
@@ -175,7 +177,7 @@ class Growth:
     The last cut `interrupted` it. The limit was first filled at `held_since` after the last cut or step beyond `good`,
     and one slot was given up at `lowered_at`. It was filled `fills` times of `needed` since it last moved, the last
     counted time at `filled_at`. `resumed` says that work has come back after a pause and has not filled it yet. `caps`
-    are the last levels above which one call more was refused.
+    are the last levels above which one call more was refused twice in a row.
 
     The limit on open calls grows by slow start, by climbing back, and by careful steps beyond what is known. A step is
     *pending* until the new limit was filled three times and a feedback delay passed without a refusal; only then comes
@@ -187,7 +189,7 @@ class Growth:
     * beyond: after a hold since the limit was filled after the last such step or cut, +1, +2, +4 ... as long as steps
       are confirmed, but no further than to the highest former cap at once. A refused step is undone exactly and the
       hold doubles, so that a stable cap costs one refusal a hold. Holds are short again where the cap has moved: it
-      fell deep, or a level that was considered stable is accepted.
+      fell deep, or a level that was considered stable is accepted; and for a while below a far higher former cap.
     """
 
     limit: float
@@ -240,6 +242,11 @@ class Growth:
         """Whether a step of one call was refused not far above the limit."""
         return 0.0 < self.refused <= max(AT_CAP * self.limit, self.limit + 1.0)
 
+    @property
+    def may_rise_again(self) -> bool:
+        """Whether the cap was far higher before, and one call more was not refused often since."""
+        return self.row < SOON_ROW and self.limit < MOVED_PART * max(self.caps, default=0.0)
+
     def filled(self, at: float) -> None:
         """Note that a call was sent that used the last slot."""
         self.resumed = False
@@ -283,7 +290,7 @@ class Growth:
             return self.full_since if self.limit < AHEAD * self.answered else None
         if self.limit < self.good or self.increment > 1.0:
             return self.full_since + feedback_s
-        hold_s = self.hold_rtts * rtt_s
+        hold_s = (min(SOON_RTTS, self.hold_rtts) if self.may_rise_again else self.hold_rtts) * rtt_s
         began_at = self.full_since if self.held_since is None else self.held_since
         held_until = min(max(began_at, self.lowered_at) + hold_s, began_at + 2.0 * hold_s)
         return max(self.full_since + feedback_s, held_until)
@@ -307,7 +314,7 @@ class Growth:
             self.held_since, new = None, self.limit + self.increment
             self.increment = min(2.0 * self.increment, max(1.0, 0.3 * self.limit))
             highest = max(self.caps, default=0.0)
-            if self.limit < highest < new:
+            if self.limit < highest <= new:
                 new, self.increment = highest, 1.0
         self._move(min(ceiling, new))
         self.before, self.grew_at, self.pending = before, now, True
@@ -323,8 +330,9 @@ class Growth:
             if self.step < 2.0:
                 self.row = self.row + 1 if self._was_refused else 1
                 self.refused = self.limit
-                others = [cap for cap in self.caps if abs(cap - self.before) >= 1.0]
-                self.caps = [*others, self.before][-FORMER_CAPS:]
+                if self.row >= 2:
+                    others = [cap for cap in self.caps if abs(cap - self.before) >= 1.0]
+                    self.caps = [*others, self.before][-FORMER_CAPS:]
                 self.double_hold(hold_min_rtts, hold_max_rtts)
             self.gentle = False
         self.cut(now, self.before)

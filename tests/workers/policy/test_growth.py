@@ -151,6 +151,7 @@ def filled_and_confirmed(growth: Growth, now: float) -> None:
 def test_the_cap_that_a_neighbour_took_a_part_of_is_reached_exactly_when_he_is_gone() -> None:
     growth = steady(60.0)
     refused(growth, 1.0)
+    refused(growth, 2.0)
     growth.cut(20.0, 48.0)
     growth.good, growth.increment = 48.0, 16.0
     levels = []
@@ -164,6 +165,7 @@ def test_the_cap_that_a_neighbour_took_a_part_of_is_reached_exactly_when_he_is_g
 def test_a_former_cap_that_is_near_is_climbed_to_at_once_and_a_far_one_in_small_steps() -> None:
     growth = steady(24.0)
     refused(growth, 1.0)
+    refused(growth, 1.5)
     growth.cut(2.0, 18.0)
     growth.good = 60.0
     growth.filled(3.0)
@@ -182,4 +184,22 @@ def test_the_last_caps_are_remembered_once_each() -> None:
         growth.good = limit
         growth.filled(10.0 * now + 1.0)
         refused(growth, 10.0 * now + 2.0)
+        refused(growth, 10.0 * now + 4.0)
     assert growth.caps == [60.5, 30.0, 20.0, 10.0]
+
+
+def test_below_a_far_higher_former_cap_holds_are_short_until_six_refusals() -> None:
+    growth = steady(60.0)
+    refused(growth, 1.0)
+    refused(growth, 2.0)
+    growth.cut(3.0, 24.0)
+    growth.good = 24.0
+    waits = []
+    for number in range(8):
+        now = 10.0 + 100.0 * number
+        growth.filled(now)
+        waits.append((growth.next_step_at(FEEDBACK_S, 3.0) or 0.0) - now)
+        refused(growth, now + 50.0)
+        growth.full_since = growth.held_since = None
+    assert max(waits[1:6]) == 6.0
+    assert waits[7] == 3.0 * HOLD_MAX
