@@ -509,11 +509,13 @@ class Adaptive:
         self._set_reason(_DIAGNOSED[diagnosis.kind])
 
     def _bear(self, now: float) -> None:
-        """Go on somewhat more slowly in a wave of overload that refuses whatever the load, and judge it again later."""
+        """Go on somewhat more slowly in a wave of overload that refuses whatever the load, up to what it has accepted,
+        and judge it again later."""
         state, growth = self.state, self.state.growth
         state.log.explain(state.episode)
         state.borne_until = now + BORNE_RTTS * state.timescales.rtt_s
-        accepted = (state.log.open_at_provider(trial) + 1 for trial in state.log.trials if not trial.was_refused)
+        recent = state.log.since(state.episode)
+        accepted = (state.log.open_at_provider(trial) + 1 for trial in recent if not trial.was_refused)
         self._cut(now, BORNE_PART * growth.limit)
         growth.good = float(max(accepted, default=0))
         self._set_reason("the provider says it is overloaded, however few calls are open")

@@ -31,7 +31,8 @@ class DiagnosisConfig:
     """Shares are 0..1.
 
     noise_share     unexplained refusals below this part of the log, and fewer than `noise_lately` in the last 60
-                    calls, may be chance
+                    calls, may be chance; in slow start, below `noise_starting` of the episode's calls: a bucket that is
+                    empty refuses most of what grows on
     rate_share      accepted among the calls at the usual refused number: above, it is no cap
     collapse_share  refused part of the episode that may be a collapse ...
     collapse_below  ... if it lies below this part of what was held before (in slow start, where a burst blurs the
@@ -41,6 +42,7 @@ class DiagnosisConfig:
 
     noise_share: float = 0.04
     noise_lately: int = 6
+    noise_starting: float = 0.15
     rate_share: float = 0.55
     collapse_share: float = 0.60
     collapse_below: float = 0.95
@@ -85,10 +87,10 @@ def judge(
     refused whatever the load; `overloaded` that the provider said so of itself.
 
     Rules, first match wins: in an overload, accepted where others were refused -> noise; accepted where a cap would
-    refuse, or the level fell again since `below` -> a rate (noise, if such refusals are rare and this is not the
-    start); not many more than the known noise -> noise; most refused, below what was held -> collapse; else a cap, at
-    the least refused number (at the start at the lower quartile, for one of them may be noise; the median, if some
-    are).
+    refuse, or the level fell again since `below` -> a rate (noise, if such refusals are rare, or at the start few of
+    the episode's calls); not many more than the known noise -> noise; most refused, below what was held -> collapse;
+    else a cap, at the least refused number (at the start at the lower quartile, for one of them may be noise; the
+    median, if some are).
     """
     calls = [
         (log.open_at_provider(trial), trial.was_refused)
@@ -106,7 +108,8 @@ def judge(
         if not starting and _is_rare(config, log):
             return Diagnosis(Cause.NOISE, levels[0])
         if fell or _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(levels[0])):
-            return Diagnosis(Cause.RATE, levels[0])
+            few = starting and len(levels) < config.noise_starting * len(calls)
+            return Diagnosis(Cause.NOISE if few else Cause.RATE, levels[0])
     if noise and len(levels) < NOISY * noise * len(calls) and _is_rate(config, episode, blur=0.0, slack=0):
         return Diagnosis(Cause.NOISE, levels[0])
     level = levels[len(levels) // 2 if noise else len(levels) // 4 if starting else 0]

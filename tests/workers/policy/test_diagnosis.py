@@ -56,6 +56,13 @@ def test_kinds(calls: list[tuple[int, bool]], starting: bool, kind: Cause, level
     assert (diagnosis.kind, diagnosis.level) == (kind, level)
 
 
+@pytest.mark.parametrize(("accepted", "kind"), [(6, Cause.RATE), (8, Cause.RATE), (12, Cause.NOISE), (40, Cause.NOISE)])
+def test_few_refusals_of_a_first_episode_come_by_chance(accepted: int, kind: Cause) -> None:
+    """An empty bucket refuses most of what slow start sends on."""
+    calls = [(30, True), *((40 + number % 3, False) for number in range(accepted)), (30, True)]
+    assert judge(CONFIG, log_of(calls), 100.0, starting=True, may_be_rate=True, below=None).kind is kind
+
+
 def test_what_cannot_be_a_rate_is_none() -> None:
     assert judge(CONFIG, log_of(RATE), 100.0, starting=False, may_be_rate=False, below=None).kind is not Cause.RATE
 

@@ -43,11 +43,24 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert (first.accepted, first.refused, first.succeeded) == (second.accepted, second.refused, second.succeeded)
 
 
-def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit() -> None:
-    scenario = CATALOGUE["conc"].but("noisy", "ten minutes, a tenth refused at random", seconds=600.0, noise_share=0.1)
-    result = judge(run(scenario, 1, "central"), run(scenario, 1, "oracle"))
-    assert result.utilisation > 0.75
-    assert result.refused < 0.16
+@pytest.mark.parametrize(
+    ("share", "seed", "used", "refused"), [(0.1, 1, 0.75, 0.16), (0.03, 1, 0.9, 0.07), (0.03, 3, 0.9, 0.07)]
+)
+def test_refusals_that_do_not_depend_on_the_load_are_not_taken_for_a_limit(
+    share: float, seed: int, used: float, refused: float
+) -> None:
+    scenario = CATALOGUE["conc"].but("noisy", "ten minutes, some refused at random", seconds=600.0, noise_share=share)
+    result = judge(run(scenario, seed, "central"), run(scenario, seed, "oracle"))
+    assert result.utilisation > used
+    assert result.refused < refused
+
+
+def test_an_overload_that_lasts_costs_no_unit() -> None:
+    """While a wave seemed to refuse whatever the load, the limit climbed back to where it had been before."""
+    for seed in (1, 3):
+        result = judge(run(CATALOGUE["overload529"], seed, "central"), run(CATALOGUE["overload529"], seed, "oracle"))
+        assert result.unresolved == 0
+        assert result.refused < 0.03
 
 
 def test_a_slow_bucket_that_charges_refused_calls_is_used() -> None:
