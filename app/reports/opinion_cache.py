@@ -21,8 +21,9 @@ from dicast.errors import DicastError
 
 FILE = "opinions.sqlite3"
 KEY_BYTES = 32
-WAIT_S = 10.0
-"""How long a process waits for another one that is writing."""
+WAIT_S = 30.0
+"""How long a process waits for others that are writing. SQLite has no queue for them, so that one of several may wait
+for long on a busy machine."""
 KEYS_TOGETHER = 500
 PRUNED_SHARE = 0.1
 """The share of the entries that goes, oldest first, when the file has reached its bound."""
