@@ -326,7 +326,7 @@ def _waits(
         need = min(amount(bucket.unit, cost), bucket.capacity)
         if fill.level < need:
             yield _wait_s(bucket, need - fill.level, now), bucket.name
-        else:
+        elif bucket.paced and fill.next_at > now:
             fill.next_at = min(fill.next_at, now + need / bucket.pace(fill.level))
             yield fill.next_at - now, bucket.name
 

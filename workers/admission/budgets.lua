@@ -68,7 +68,9 @@ end
 local function bucket_wait(state, bucket, cost, now)
   local fill = refilled(state, bucket, now)
   local need = math.min(amount(bucket.unit, cost), bucket.capacity)
-  if fill.level >= need then  -- a former slower pace is forgotten
+  if fill.level >= need then
+    if not bucket.paced or fill.next_at <= now then return 0 end
+    -- A slower pace of before is forgotten.
     fill.next_at = math.min(fill.next_at, now + need / pace(bucket, fill.level))
     return fill.next_at - now
   end

@@ -287,6 +287,15 @@ def test_a_bucket_that_others_seemed_to_drain_goes_on_at_the_pace_of_now() -> No
     assert isinstance(ask(params, state, "b", 2.0), Granted)
 
 
+def test_a_budget_that_is_tested_waits_for_no_pace() -> None:
+    slow = Bucket("b", BudgetUnit.REQUESTS, "", 100.0, 0.01, paced=True, surplus_gain=1.0, snapshot=1, level=20.0)
+    params, state = parameters(8, buckets=(slow,), decided_at=100.0), EnforcementState()
+    assert isinstance(ask(params, state, "a", 0.0), Granted)
+    assert isinstance(ask(params, state, "b", 1.0), Denied)
+    tested = replace(slow, paced=False, refill_per_s=0.0, snapshot=2, level=2.0, spent=1.0, dated_at=1.0)
+    assert isinstance(ask(replace(params, buckets=(tested,)), state, "b", 1.0), Granted)
+
+
 def test_a_paced_bucket_spreads_its_calls_and_forgives_a_little_lateness() -> None:
     paced = Bucket("b", BudgetUnit.REQUESTS, "", capacity=100.0, refill_per_s=1.0, paced=True, surplus_gain=1.0)
     params, state = parameters(8, buckets=(paced,), decided_at=100.0), EnforcementState()
