@@ -26,6 +26,14 @@ def refused(growth: Growth, now: float) -> None:
     growth.filled(now + 0.2)
 
 
+def capped(limit: float) -> Growth:
+    """One call more was refused twice."""
+    growth = steady(limit)
+    refused(growth, 1.0)
+    refused(growth, 2.0)
+    return growth
+
+
 def fills_needed(growth: Growth) -> int:
     for number in range(200):
         growth.filled(10.0)
@@ -149,9 +157,7 @@ def filled_and_confirmed(growth: Growth, now: float) -> None:
 
 
 def test_the_cap_that_a_neighbour_took_a_part_of_is_reached_exactly_when_he_is_gone() -> None:
-    growth = steady(60.0)
-    refused(growth, 1.0)
-    refused(growth, 2.0)
+    growth = capped(60.0)
     growth.cut(20.0, 48.0)
     growth.good, growth.increment = 48.0, 16.0
     levels = []
@@ -163,10 +169,8 @@ def test_the_cap_that_a_neighbour_took_a_part_of_is_reached_exactly_when_he_is_g
 
 
 def test_a_former_cap_that_is_near_is_climbed_to_at_once_and_a_far_one_in_small_steps() -> None:
-    growth = steady(24.0)
-    refused(growth, 1.0)
-    refused(growth, 1.5)
-    growth.cut(2.0, 18.0)
+    growth = capped(24.0)
+    growth.cut(2.5, 18.0)
     growth.good = 60.0
     growth.filled(3.0)
     stepped(growth, 4.0)
@@ -189,9 +193,7 @@ def test_the_last_caps_are_remembered_once_each() -> None:
 
 
 def test_below_a_far_higher_former_cap_holds_are_short_until_six_refusals() -> None:
-    growth = steady(60.0)
-    refused(growth, 1.0)
-    refused(growth, 2.0)
+    growth = capped(60.0)
     growth.cut(3.0, 24.0)
     growth.good = 24.0
     waits = []

@@ -65,6 +65,13 @@ def test_a_budget_that_nobody_enforces_costs_much_if_it_is_not_doubted() -> None
         assert measured(scenario, [1]).used < on.used - 0.05
 
 
+def test_noise_that_is_not_forgiven_is_taken_for_a_limit() -> None:
+    scenario = CATALOGUE["conc"].but("noisy", "a tenth refused at random", seconds=600.0, noise_share=0.1)
+    assert measured(scenario, [1]).used > 0.75
+    with without("noise: forgiven"):
+        assert measured(scenario, [1]).used < 0.5
+
+
 def test_the_command_prints_a_row_for_each_mechanism(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--ablate", "latency,breaker", "--only", "noise_100", "--processes", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()
