@@ -41,6 +41,7 @@ LOW_KNEE_GROWTH = 0.04
 USED_PART = 0.7
 """A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
+"""The part of the limit that a probe leaves, if no more is known to be needed."""
 DEEPEST_CUT = 0.2
 """The least part of the limit that a cut leaves."""
 CUT_STANDS, PROBE_STANDS = 0.5, 0.3
@@ -48,13 +49,13 @@ CUT_STANDS, PROBE_STANDS = 0.5, 0.3
 more easily, for a wrong one costs more than one fewer."""
 SETTLED_RTTS = 1.0
 """So many round trips after a cut, as few calls are open as it wants."""
-WAITED_ONLY = 0.9
-"""The part of the throughput that is left after a cut if calls had only waited."""
 YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
 """Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
-PROBE_SOON, PROBE_LATE = 3, 64
-"""At a knee the limit is lowered to this part after so many cohorts, to measure the base anew: soon while that costs no
-throughput, then ever later."""
+PROBE_AFTER, NEEDED_FOR = 3, 64
+"""At a knee the limit is lowered after so many cohorts, to measure the base anew; for how many cohorts to no less than
+what a former probe has shown to be needed."""
+SHALLOW = 0.8
+"""A probe that would leave more than this part of the limit is not made: chance hides what it costs."""
 
 
 @dataclass(slots=True)
@@ -153,6 +154,11 @@ class CutTrial:
     is_probe: bool
     since: float | None = None
     answers: int = 0
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it is a probe that was not kept from going as far down as it may."""
+        return self.is_probe and self.after <= max(1.0, (PROBED_PART + 1e-6) * self.before)
 
     def throughput(self, cohort: Cohort, now: float) -> float:
         """Return the throughput relative to that before, by a cohort that was sent under the new limit.
@@ -269,7 +275,8 @@ class LatencyTarget:
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
-    `probe_in` more cohorts are awaited before the base is measured anew. `target` bounds it where the operator wants
+    `probe_in` more cohorts are awaited before the base is measured anew. With fewer calls than `needed` the throughput
+    was lower; that holds for `needed_for` more cohorts. `target` bounds it where the operator wants
     a latency. `answer_times` are when the last answers came. `curve` has what was seen at each level, for people;
     nothing follows from it.
 
@@ -281,7 +288,8 @@ class LatencyWatch:
 
     From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
     other. It rises while calls do not queue, and is cut where they do. A base that was measured while calls already
-    queued is too high; so the limit is lowered now and then, and the same law judges whether that cost anything. So it
+    queued is too high; so the limit is lowered now and then, and the same law judges whether that cost anything. If it
+    did, later ones go no further down for a long time. So it
     is while slow start waits for calm answers: either the first ones were quick by luck, or the later ones queue.
     """
 
@@ -291,8 +299,9 @@ class LatencyWatch:
     calm: float = 0.0
     knee: float | None = None
     medians: int = 0
-    probe_in: int = PROBE_SOON
-    probe_after: int = PROBE_SOON
+    probe_in: int = PROBE_AFTER
+    needed: float = 0.0
+    needed_for: int = 0
     answer_times: deque[float] = field(default_factory=deque)
     trial: CutTrial | None = None
     hot: bool = False
@@ -371,9 +380,11 @@ class LatencyWatch:
         throughput = trial.throughput(cohort, now)
         self.trial, self.short = None, cohort.median
         self.cohorts = deque(other for other in self.cohorts if other.first >= trial.at)
-        self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
-        self.probe_in = self.probe_after
-        if throughput >= (trial.after / trial.before) ** (PROBE_STANDS if trial.is_probe else CUT_STANDS):
+        self.probe_in = PROBE_AFTER
+        stands = throughput >= (trial.after / trial.before) ** (PROBE_STANDS if trial.is_probe else CUT_STANDS)
+        if trial.after < self.needed or (trial.is_deep and not stands):
+            self.needed, self.needed_for = 0.0 if stands else math.sqrt(trial.before * trial.after), NEEDED_FOR
+        if stands:
             return None
         self.base, self.knee = cohort.median, None if trial.knee_before is None else trial.before
         return trial.before
@@ -429,9 +440,10 @@ class LatencyWatch:
             return self._cut(limit, max(DEEPEST_CUT, 1.2 / slower), cohort, now)
         if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
-        self.probe_in -= 1
-        if limit >= 2.0 and self.probe_in <= 0:
-            return self._cut(limit, PROBED_PART, cohort, now, is_probe=True)
+        self.probe_in, self.needed_for = self.probe_in - 1, self.needed_for - 1
+        part = max(PROBED_PART, self.needed / limit if self.needed_for > 0 else 0.0)
+        if limit >= 2.0 and self.probe_in <= 0 and part < SHALLOW:
+            return self._cut(limit, part, cohort, now, is_probe=True)
         if self.knee is not None and not self.hot and limit >= 0.9 * self.knee:
             growth = CALM_KNEE_GROWTH if slower <= START_CALM else KNEE_GROWTH
             self.knee = self.knee * growth + min(1.0, LOW_KNEE_GROWTH * self.knee)

@@ -493,6 +493,40 @@ def test_a_probe_below_the_knee_is_seen_to_cost_answers_although_the_limit_has_r
     assert server.limit >= before, "the probe cost answers, and is undone"
 
 
+def _probed_in_vain() -> Server:
+    """A server of which a probe has shown that fewer than about 40 calls cost answers."""
+    server = Server(watch := LatencyWatch(), knee=40.0, limit=20.0)
+    server.run(10.0)
+    watch.knee, server.limit = 40.0, 40.0
+    while not watch.needed:
+        server.run(1.0)
+    return server
+
+
+def test_probes_go_no_lower_than_what_a_former_one_has_shown_to_be_needed() -> None:
+    server = _probed_in_vain()
+    needed, server.limits = server.watch.needed, []
+    assert 0.65 * 40.0 < needed < server.limit
+    server.run(60.0)
+    assert len(server.limits) > 4, "there were probes"
+    assert min(server.limits) >= needed - 1e-6
+
+
+def test_what_was_needed_is_tried_anew_after_long() -> None:
+    server = _probed_in_vain()
+    needed = server.watch.needed
+    server.limits = []
+    server.run(300.0)
+    assert min(server.limits) < 0.99 * needed
+
+
+def test_a_server_that_has_lost_most_of_its_speed_is_followed_below_what_was_needed() -> None:
+    server = _probed_in_vain()
+    server.knee = 12.0
+    server.run(60.0)
+    assert server.limit < 26.0
+
+
 @pytest.mark.parametrize("seed, times, sigma", [(9, 2.0, 0.3), (19, 2.15, 0.6), (15, 2.5, 0.3), (22, 2.5, 0.3)])
 def test_a_model_that_becomes_slower_keeps_its_limit(seed: int, times: float, sigma: float) -> None:
     """While it gets slower, few answers come. Going by them alone, a cut seems to have cost nothing in these runs."""
