@@ -49,11 +49,15 @@ CUT_STANDS, PROBE_STANDS = 0.5, 0.3
 more easily, for a wrong one costs more than one fewer."""
 SETTLED_RTTS = 1.0
 """So many round trips after a cut, as few calls are open as it wants."""
+WAITED_ONLY = 0.9
+"""The part of the throughput that is left after a cut if calls had only waited."""
 YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
 """Before there are so many medians, the base may be a lucky one, and only latencies so many times higher count."""
-PROBE_AFTER, NEEDED_FOR = 3, 64
-"""At a knee the limit is lowered after so many cohorts, to measure the base anew; for how many cohorts to no less than
-what a former probe has shown to be needed."""
+PROBE_SOON, PROBE_LATE = 3, 64
+"""At a knee the limit is lowered to a part after so many cohorts, to measure the base anew: soon while that costs no
+throughput, then ever later."""
+NEEDED_FOR = 64
+"""So many cohorts are not probed below the level that a former probe has shown to be needed."""
 SHALLOW = 0.8
 """A probe that would leave more than this part of the limit is not made: chance hides what it costs."""
 
@@ -275,10 +279,10 @@ class LatencyTarget:
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
-    `probe_in` more cohorts are awaited before the base is measured anew. With fewer calls than `needed` the throughput
-    was lower; that holds for `needed_for` more cohorts. `target` bounds it where the operator wants
-    a latency. `answer_times` are when the last answers came. `curve` has what was seen at each level, for people;
-    nothing follows from it.
+    `probe_in` more cohorts are awaited before the base is measured anew. `enough` is what the last cut left that cost
+    no throughput; probes leave `needed` for `needed_for` more cohorts, since fewer calls did cost some. `target` bounds it
+    where the operator wants a latency. `answer_times` are when the last answers came. `curve` has what was seen at each
+    level, for people; nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*, whose median is estimated from those that are back and how long the others have
@@ -299,7 +303,9 @@ class LatencyWatch:
     calm: float = 0.0
     knee: float | None = None
     medians: int = 0
-    probe_in: int = PROBE_AFTER
+    probe_in: int = PROBE_SOON
+    probe_after: int = PROBE_SOON
+    enough: float = 0.0
     needed: float = 0.0
     needed_for: int = 0
     answer_times: deque[float] = field(default_factory=deque)
@@ -380,14 +386,28 @@ class LatencyWatch:
         throughput = trial.throughput(cohort, now)
         self.trial, self.short = None, cohort.median
         self.cohorts = deque(other for other in self.cohorts if other.first >= trial.at)
-        self.probe_in = PROBE_AFTER
         stands = throughput >= (trial.after / trial.before) ** (PROBE_STANDS if trial.is_probe else CUT_STANDS)
-        if trial.after < self.needed or (trial.is_deep and not stands):
-            self.needed, self.needed_for = 0.0 if stands else math.sqrt(trial.before * trial.after), NEEDED_FOR
+        self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
+        self.probe_in = self.probe_after
+        self._learn_needed(trial, stands=stands)
         if stands:
             return None
         self.base, self.knee = cohort.median, None if trial.knee_before is None else trial.before
         return trial.before
+
+    def _learn_needed(self, trial: CutTrial, *, stands: bool) -> None:
+        """Learn how many calls keep the throughput.
+
+        If a level that was enough before seems to be too low, one of the two was chance, and nothing is known.
+        """
+        if stands:
+            self.enough = trial.after
+            self.needed = 0.0 if trial.after < self.needed else self.needed
+        elif 0.0 < self.enough <= trial.after:
+            self.enough = self.needed = 0.0
+        elif trial.is_deep:
+            self.needed = min(CALM_KNEE_GROWTH * self.enough or trial.before, (trial.before + trial.after) / 2.0)
+            self.needed_for = NEEDED_FOR
 
     def _compare(self, cohort: Cohort, tolerance: float, *, at_cap: bool) -> float:
         """Compare a cohort with the base; returns from how many times the base on calls are queueing.
@@ -441,7 +461,8 @@ class LatencyWatch:
         if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
         self.probe_in, self.needed_for = self.probe_in - 1, self.needed_for - 1
-        part = max(PROBED_PART, self.needed / limit if self.needed_for > 0 else 0.0)
+        is_bounded = self.needed_for > 0 and limit > COHORT  # of fewer calls, a probe says too little
+        part = max(PROBED_PART, self.needed / limit) if is_bounded else PROBED_PART
         if limit >= 2.0 and self.probe_in <= 0 and part < SHALLOW:
             return self._cut(limit, part, cohort, now, is_probe=True)
         if self.knee is not None and not self.hot and limit >= 0.9 * self.knee:
