@@ -8,6 +8,9 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
+CROWDED = 100
+"""Timers, from which on asyncio sorts out those that were cancelled."""
+
 
 class _NoSelector(selectors.SelectSelector):
     """Nothing ever comes from outside: all that happens is in the world."""
@@ -23,13 +26,11 @@ class NodeLoop(asyncio.SelectorEventLoop):
         self._clock = clock
         super().__init__(_NoSelector())
         self._clock_resolution = 1e-6
+        self.ready = self._ready  # type: ignore[attr-defined]
+        """What it would run now."""
 
     def time(self) -> float:
         return self._clock()
-
-    @property
-    def ready(self) -> bool:
-        return bool(self._ready)  # type: ignore[attr-defined]
 
     @property
     def next_timer(self) -> float | None:
@@ -40,11 +41,27 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return timers[0]._when if timers else None
 
     def turn(self) -> None:
+        """As asyncio's own turn, which looks for what comes from outside; it also tidies up a crowded heap of timers,
+        and does so here."""
         asyncio._set_running_loop(self)
         try:
-            self._run_once()  # type: ignore[attr-defined]
+            if len(self._scheduled) > CROWDED:  # type: ignore[attr-defined]
+                self._run_once()  # type: ignore[attr-defined]
+            else:
+                self._run_ready()
         finally:
             asyncio._set_running_loop(None)
+
+    def _run_ready(self) -> None:
+        ready, due = self.ready, self._clock() + self._clock_resolution
+        while (upcoming := self.next_timer) is not None and upcoming < due:
+            timer = heapq.heappop(self._scheduled)  # type: ignore[attr-defined]
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Threads are run at once and in one piece."""

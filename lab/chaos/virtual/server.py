@@ -31,6 +31,15 @@ TIME, INFO = "virtual:time", "virtual:info"
 OWN = frozenset({TIME, INFO})
 OK = b"+OK\r\n"
 _DATING = re.compile(r"'(?:PX|EX|EXPIRE|PEXPIRE)'")
+_TAKE_LIVES = """
+local left = {}
+for i, key in ipairs(KEYS) do
+    left[i] = redis.call('PTTL', key)
+    if left[i] >= 0 then redis.call('PERSIST', key) end
+end
+return left
+"""
+"""As `PTTL` tells them: the keys have none any more."""
 
 
 def digest(text: str) -> str:
@@ -56,12 +65,16 @@ def _product_scripts() -> dict[str, str]:
 
 
 @cache
+def _product_names() -> tuple[dict[bytes, bytes], frozenset[bytes]]:
+    """Their names in virtual time by those that the product knows, and which of them may give a key a life."""
+    scripts = {name.encode(): text for name, text in _product_scripts().items()}
+    dating = frozenset(name for name, text in scripts.items() if _DATING.search(text))
+    return {name: digest(text).encode() for name, text in scripts.items()}, dating
+
+
+@cache
 def _file_of() -> dict[str, str]:
     return {digest(form(script_text(file))): file.stem for file in _files() for form in (str, freeing)}
-
-
-def packed(command: Command) -> bytes:
-    return b"".join([b"*%d\r\n" % len(command), *(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)])
 
 
 def split(data: bytes) -> list[Command]:
@@ -81,13 +94,14 @@ class Server:
         self.client, self.run_id = client, "0" * 40
         self._wall_us, self._expires = wall_us, expires
         self._told: tuple[int, str] | None = None
-        self._texts = dict(_product_scripts())
-        self._names = {name: digest(text) for name, text in self._texts.items()}
+        names, dating = _product_names()
+        self._names, self._dating = dict(names), set(dating)
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(client.connection_pool.connection_kwargs["path"])
         self._ask([[b"HELLO", b"3"]])
-        if not all(client.script_exists(*self._names.values())):
-            for text in self._texts.values():
+        texts = [_TAKE_LIVES, *_product_scripts().values()]
+        if not all(client.script_exists(*map(digest, texts))):
+            for text in texts:
                 client.script_load(text)
 
     def close(self) -> None:
@@ -95,19 +109,21 @@ class Server:
 
     def apply(self, commands: Sequence[Command]) -> bytes:
         """Obey commands in order; their replies as they travel."""
-        ours = self._clockwork()
-        raw, replies = self._ask([*ours, *map(self._virtual, commands)])
+        ours, dated = self._clockwork(), self._dated(commands)
+        take = [[b"EVALSHA", digest(_TAKE_LIVES).encode(), b"%d" % len(dated), *dated]] if dated else []
+        raw, replies = self._ask([*ours, *map(self._virtual, commands), *take])
+        lives = replies.pop() if take else []
         for command, reply in zip(commands, replies[len(ours) :], strict=True):
             self._heed(command, reply)
-        return raw[len(ours) * len(OK) :]
-
-    def touch(self) -> None:
-        """Let the server know the world's time, before a command of the harness."""
-        self.apply([])
+        for key, left_ms in zip(dated, lives, strict=True):
+            if left_ms >= 0:
+                self._expires(key.decode(), left_ms / 1000)
+        # What was answered to the commands of our own came before theirs and after.
+        return raw[len(ours) * len(OK) : len(raw) - (_size_of(lives) if take else 0)]
 
     def _ask(self, commands: Sequence[Command]) -> tuple[bytes, list[Any]]:
         """Replies, as they travel and read."""
-        self._socket.sendall(b"".join(map(packed, commands)))
+        self._socket.sendall(b"".join([hiredis.pack_command(tuple(command)) for command in commands]))
         reader = hiredis.Reader(notEnoughData=Ellipsis)
         raw, replies = b"", list[Any]()
         while len(replies) < len(commands):
@@ -120,15 +136,20 @@ class Server:
         return raw, replies
 
     def _clockwork(self) -> list[Command]:
-        now = self._wall_us(), self.run_id
-        if now == self._told:
+        now, before = (self._wall_us(), self.run_id), self._told
+        if now == before:
             return []
         self._told = now
         seconds, microseconds = divmod(now[0], 1_000_000)
-        return [
-            [b"HMSET", TIME.encode(), b"s", b"%d" % seconds, b"us", b"%d" % microseconds],
-            [b"SET", INFO.encode(), b"run_id:" + self.run_id.encode()],
-        ]
+        ours: list[Command] = [[b"HMSET", TIME.encode(), b"s", b"%d" % seconds, b"us", b"%d" % microseconds]]
+        if before is None or before[1] != self.run_id:
+            ours.append([b"SET", INFO.encode(), b"run_id:" + self.run_id.encode()])
+        return ours
+
+    def _dated(self, commands: Sequence[Command]) -> list[bytes]:
+        """The keys to which scripts among these commands may give a life: it is taken over from them."""
+        scripts = [c for c in commands if c[0].upper() == b"EVALSHA" and c[1] in self._dating]
+        return [key for c in scripts for key in c[3 : 3 + int(c[2])]]
 
     def _virtual(self, command: Command) -> Command:
         """What the server is asked instead."""
@@ -136,11 +157,13 @@ class Server:
             case b"TIME":
                 return [b"HMGET", TIME.encode(), b"s", b"us"]
             case b"EVALSHA":
-                return [command[0], self.virtual_name(command[1].decode()).encode(), *command[2:]]
+                return [command[0], self._names.get(command[1], command[1]), *command[2:]]
             case b"SCRIPT" if command[1].upper() == b"LOAD":
                 text = command[2].decode()
-                virtual = virtual_text(text)
-                self._texts[digest(text)], self._names[digest(text)] = virtual, digest(virtual)
+                virtual, name = virtual_text(text), digest(text).encode()
+                self._names[name] = digest(virtual).encode()
+                if _DATING.search(virtual):
+                    self._dating.add(name)
                 return [*command[:2], virtual.encode()]
             case b"SET":
                 return [*command[:3], *(part for part in command[3:] if part.upper() in (b"NX", b"XX"))]
@@ -157,8 +180,6 @@ class Server:
                 self._expires(command[1].decode(), float(command[2]))
             case b"PEXPIRE" if reply:
                 self._expires(command[1].decode(), float(command[2]) / 1000)
-            case b"EVALSHA":
-                self.heed_script(command[1].decode(), [key.decode() for key in command[3 : 3 + int(command[2])]])
 
     def named(self, command: Command) -> str:
         """A command for whoever reads the trace: a script by its file."""
@@ -184,19 +205,10 @@ class Server:
         self._ask([[b"RESTORE", name.encode(), b"0", value] for name, value in kept.items()])
         self.run_id = f"{int(self.run_id) + 1:040}"
 
-    def virtual_name(self, name: str) -> str:
-        """A script's name in virtual time."""
-        return self._names.get(name, name)
 
-    def heed_script(self, name: str, keys: Sequence[str]) -> None:
-        """Take over the lives that a script has given to its keys."""
-        if not _DATING.search(self._texts.get(name, "")):
-            return
-        _, left = self._ask([[b"PTTL", key.encode()] for key in keys])
-        for key, left_ms in zip(keys, left, strict=True):
-            if left_ms >= 0:
-                self.client.persist(key)
-                self._expires(key, left_ms / 1000)
+def _size_of(numbers: Sequence[int]) -> int:
+    """How many bytes a list of them takes as it travels."""
+    return len(b"".join([b"*%d\r\n" % len(numbers), *(b":%d\r\n" % number for number in numbers)]))
 
 
 def _life_s(options: Sequence[bytes]) -> float | None:

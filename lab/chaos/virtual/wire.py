@@ -10,14 +10,22 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import hiredis
 import redis
+from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection
+from redis.connection import HiredisRespSerializer
+from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from dicast.workers.store.connection import CONNECT_TIMEOUT_S
 from lab.chaos.virtual.server import Command, split
 from lab.chaos.virtual.world import World
 
+PACKER = HiredisRespSerializer()
+"""What redis-py packs with where it does not wait for sockets itself: the same bytes, and quicker."""
+DRIVER = DriverInfo()
+"""Each connection would read the version of redis-py from its files."""
 READ_ONLY = b"-READONLY You can't write against a read only replica.\r\n"
 READS = frozenset(
     {b"GET", b"HGET", b"HMGET", b"HGETALL", b"HLEN", b"EXISTS", b"SMEMBERS", b"ZRANGE", b"TIME", b"SCRIPT", b"PING"}
@@ -113,7 +121,10 @@ class VirtualLink(AbstractConnection):
         """The options of a TCP connection are taken and not needed."""
         for name in ("host", "port", "socket_keepalive", "socket_keepalive_options", "socket_type"):
             options.pop(name, None)
-        super().__init__(**options)
+        super().__init__(**{"driver_info": DRIVER, **options})
+
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
+        return [piece for command in commands for piece in PACKER.pack(*command)]
 
     async def _connect(self) -> None:
         world = self.world
@@ -149,6 +160,7 @@ class Direct(redis.Redis):
     def __init__(self, world: World, host: VirtualHost | None = None) -> None:
         super().__init__(connection_pool=world.client.connection_pool)
         self._world, self._host = world, host
+        self._reader = hiredis.Reader(encoding="utf-8", replyError=BaseParser.parse_error)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         world = self._world
@@ -167,11 +179,12 @@ class Direct(redis.Redis):
         return found
 
     def _obey(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        server = self._world.server
-        server.touch()
-        if args[0] != "EVALSHA":
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        name = server.virtual_name(str(args[1]))
-        found = super().execute_command("EVALSHA", name, *args[2:], **options)  # type: ignore[no-untyped-call]
-        server.heed_script(str(args[1]), [str(key) for key in args[3 : 3 + int(args[2])]])
-        return found
+        self._reader.feed(self._world.obey(split(b"".join(PACKER.pack(*args)))))
+        reply = self._reader.gets()
+        if isinstance(reply, Exception):
+            raise reply
+        return self.response_callbacks.get(args[0], _as_it_is)(reply, **options)
+
+
+def _as_it_is(reply: Any, **_: Any) -> Any:
+    return reply

@@ -196,8 +196,7 @@ class World:
         """Turn loops and let time pass until `done` or the deadline; False at the deadline."""
         while True:
             running = loops()
-            ready = [loop for loop in running if loop.ready]
-            if ready:
+            if ready := [loop for loop in running if loop.ready]:
                 self.chance.choice(ready).turn()
                 continue
             if self.now >= self._look_at:
