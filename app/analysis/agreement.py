@@ -201,28 +201,28 @@ def alpha_sums(counts: Floats, level: Level) -> Sums:
     within = counts[:, :, None] * (counts[:, None, :] - np.eye(levels))
     upper = np.triu_indices(levels)  # coincidences are symmetric, and their rows sum to the margins
     coincidences = within[:, *upper] / (counts.sum(axis=1) - 1)[:, None]
+    to_margins = np.maximum(np.eye(levels)[upper[0]], np.eye(levels)[upper[1]])
+    differ = np.flatnonzero(upper[0] != upper[1])
+    low, high = upper[0][differ], upper[1][differ]
 
     def evaluate(sums: Floats) -> Floats:
-        observed = np.zeros((len(sums), levels, levels))
-        observed[:, *upper] = sums
-        observed += np.triu(observed, 1).transpose(0, 2, 1)
-        margins = observed.sum(axis=2)
-        apart = _distances(margins, level)
-        by_chance = (margins[:, :, None] * apart * margins[:, None, :]).sum(axis=(1, 2)) / (margins.sum(axis=1) - 1)
+        """Each two levels are looked at once: both sums would be twice as large."""
+        margins = sums @ to_margins
+        apart = _distances(margins, low, high, level)
+        by_chance = (margins[:, low] * apart * margins[:, high]).sum(axis=1) / (margins.sum(axis=1) - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - (observed * apart).sum(axis=(1, 2)) / by_chance)
+            return np.asarray(1 - (sums[:, differ] * apart).sum(axis=1) / by_chance)
 
     return Sums(coincidences, evaluate)
 
 
-def _distances(margins: Floats, level: Level) -> Floats:
-    """Return the squared distances between levels in each resample (resamples x levels x levels)."""
-    resamples, levels = margins.shape
+def _distances(margins: Floats, low: Ints, high: Ints, level: Level) -> Floats:
+    """Return the squared distances between the levels `low` and `high` in each resample (resamples x pairs)."""
     if level == "nominal":
-        return np.broadcast_to(1 - np.eye(levels), (resamples, levels, levels))
+        return np.ones((len(margins), len(low)))
     # Between two levels lie the ratings up to the middle of each: the sum from c to k less half of both ends.
     middle = np.cumsum(margins, axis=1) - margins / 2
-    return np.asarray((middle[:, :, None] - middle[:, None, :]) ** 2)
+    return np.asarray((middle[:, low] - middle[:, high]) ** 2)
 
 
 Kind = Literal["pearson", "spearman", "kendall"]
