@@ -30,11 +30,13 @@ class Names:
     """`undefined` are names without a definition before, `unused` local ones that nothing reads, but those of the
     script's own level, which are in `unused_on_top`. A name that begins with '_' need not be read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, *pieces: str) -> None:
+        """Of a script in one piece or, as it is put together of files, in several: each is parsed once for all that
+        include it."""
         self.undefined: set[str] = set()
         self.unused: set[str] = set()
         self._scopes: list[dict[str, bool]] = [{}]
-        for statement in statements(text):
+        for statement in (each for piece in pieces for each in statements(piece)):
             self._visit(statement)
         self.on_top = set(self._scopes[0])
         self.unused_on_top = {name for name, is_read in self._scopes[0].items() if not is_read and name[0] != "_"}

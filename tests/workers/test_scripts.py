@@ -86,7 +86,7 @@ def test_lines_fit_on_a_screen(file):
 
 @each(SCRIPTS)
 def test_every_name_is_defined_before_it_is_read(file):
-    assert Names(script_text(file)).undefined == set()
+    assert Names(*(text for _, text in script_parts(file))).undefined == set()
 
 
 @pytest.mark.parametrize(
