@@ -280,9 +280,9 @@ class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
     `probe_in` more cohorts are awaited before the base is measured anew. `enough` is what the last cut left that cost
-    no throughput; probes leave `needed` for `needed_for` more cohorts, since fewer calls did cost some. `target` bounds it
-    where the operator wants a latency. `answer_times` are when the last answers came. `curve` has what was seen at each
-    level, for people; nothing follows from it.
+    no throughput; probes leave `needed` for `needed_for` more cohorts, since fewer calls did cost some. `target` bounds
+    it where the operator wants a latency. `answer_times` are when the last answers came. `curve` has what was seen at
+    each level, for people; nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*, whose median is estimated from those that are back and how long the others have
