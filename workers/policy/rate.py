@@ -35,7 +35,8 @@ SAVED_FOR_TEST = 6.0
 MEASURE_CALLS = 12
 ALMOST, BEYOND = 0.995, 1.12
 STEADY_PART = 0.03
-"""A rate is steady if it is measured again within this part of itself and one call."""
+"""A rate is steady if it is measured again within this part of itself and one call, so that tries may be rarer. It has
+moved if it is further off than chance explains. In between, calls may just cost the budget more or less."""
 EARLY_PART, EARLY_MOST, EARLY_SHARE = 0.9, 3, 0.02
 """Refusals before a second was as full as reported come by chance, unless there are `EARLY_MOST` beyond this share of
 the calls. Then the bound is another one if the second was not full to this part."""
@@ -295,8 +296,12 @@ class LearnedRate:
         if provoked:
             if self.trying > 1.0:
                 measured = max(measured, self.per_s)
-            steady = abs(measured / self.per_s - 1.0) < STEADY_PART + 1.0 / calls
-            self.interval_rtts = min(interval_max_rtts, 2.0 * self.interval_rtts) if steady else 1.0
+            apart, times = abs(measured - self.per_s), 0.0
+            if apart < (STEADY_PART + 1.0 / calls) * self.per_s:
+                times = 2.0
+            elif apart < STEADY_PART * self.per_s + chance:
+                times = 0.5
+            self.interval_rtts = min(interval_max_rtts, max(1.0, times * self.interval_rtts))
             self.margin = max(MARGIN_LEAST, self.margin - MARGIN_DOWN)
             self.raise_by = RAISE_FIRST if self.keeps else RAISE_GENTLE
         else:

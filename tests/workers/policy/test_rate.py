@@ -217,3 +217,13 @@ def test_one_call_more_or_less_does_not_make_a_slow_rate_unsteady(calls: int, in
     rate.trying, rate.trying_since = 1.0, 1.0
     measured(rate, calls, 12.0)
     assert rate.interval_rtts == interval_rtts
+
+
+@pytest.mark.parametrize(("calls", "interval_rtts"), [(400, 6.0), (416, 1.5), (384, 1.5), (450, 1.0), (350, 1.0)])
+def test_what_chance_may_explain_makes_tries_more_frequent_but_not_at_once(calls: int, interval_rtts: float) -> None:
+    """Calls differ in tokens, and a bucket of tokens is used up after a few calls more or less."""
+    rate = LearnedRate.starting(20.0, anchor=0.0, now=0.0)
+    rate.interval_rtts = 3.0
+    rate.trying, rate.trying_since = 1.0, 1.0
+    measured(rate, calls, 20.0)
+    assert rate.interval_rtts == interval_rtts
