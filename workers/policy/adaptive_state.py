@@ -331,11 +331,14 @@ class Growth:
                 self.row = self.row + 1 if self._was_refused else 1
                 self.refused = self.limit
                 if self.row >= 2:
-                    others = [cap for cap in self.caps if abs(cap - self.before) >= 1.0]
-                    self.caps = [*others, self.before][-FORMER_CAPS:]
+                    self._remember_cap(self.before)
                 self.double_hold(hold_min_rtts, hold_max_rtts)
             self.gentle = False
         self.cut(now, self.before)
+
+    def _remember_cap(self, cap: float) -> None:
+        others = [other for other in self.caps if abs(other - cap) >= 1.0]
+        self.caps = [*others, cap][-FORMER_CAPS:]
 
     def retry_gently(self) -> None:
         """Try the step again at once, spread over several feedback delays: it may have been refused for its haste

@@ -108,7 +108,7 @@ def judge(
         if not starting and _is_rare(config, log):
             return Diagnosis(Cause.NOISE, levels[0])
         if fell or _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(levels[0])):
-            few = starting and len(levels) < config.noise_starting * len(calls)
+            few = starting and _are_few(config, episode)
             return Diagnosis(Cause.NOISE if few else Cause.RATE, levels[0])
     if noise and len(levels) < NOISY * noise * len(calls) and _is_rate(config, episode, blur=0.0, slack=0):
         return Diagnosis(Cause.NOISE, levels[0])
@@ -144,6 +144,11 @@ def _fell_again(episode: _Episode, below: int | None) -> bool:
     """Return whether calls were refused well below a level refused a moment ago, and some accepted: a cap does not
     slide."""
     return below is not None and episode.accepted >= 3 and episode.levels[0] + wander(below) < 0.95 * below
+
+
+def _are_few(config: DiagnosisConfig, episode: _Episode) -> bool:
+    """Return whether so few calls of the episode were refused that it may be chance: an empty bucket refuses most."""
+    return len(episode.levels) < config.noise_starting * len(episode.calls)
 
 
 def _is_rare(config: DiagnosisConfig, log: CallLog) -> bool:
