@@ -206,7 +206,7 @@ def alpha_sums(counts: Floats, level: Level) -> Sums:
     low, high = upper[0][differ], upper[1][differ]
 
     def evaluate(sums: Floats) -> Floats:
-        """Each two levels are looked at once: both sums would be twice as large."""
+        """Both sums have each pair of levels once instead of twice, which cancels out."""
         margins = sums @ to_margins
         apart = _distances(margins, low, high, level)
         by_chance = (margins[:, low] * apart * margins[:, high]).sum(axis=1) / (margins.sum(axis=1) - 1)

@@ -293,8 +293,8 @@ class LatencyWatch:
     From the first cut on, the limit stays at the knee, the level from which more calls at once only wait for each
     other. It rises while calls do not queue, and is cut where they do. A base that was measured while calls already
     queued is too high; so the limit is lowered now and then, and the same law judges whether that cost anything. If it
-    did, later ones go no further down for a long time. So it
-    is while slow start waits for calm answers: either the first ones were quick by luck, or the later ones queue.
+    did, the limit is not lowered as far for a long time. So it is while slow start waits for calm answers: either the
+    first ones were quick by luck, or the later ones queue.
     """
 
     cohorts: deque[Cohort] = field(default_factory=deque)
@@ -326,6 +326,7 @@ class LatencyWatch:
         self.answer_times.clear()
         self.short = None
         self.calm, self.hot = 0.0, False
+        self.enough = self.needed = 0.0
 
     def _end_trial(self) -> None:
         """Forget the cut under test, and what it said of the knee."""
@@ -461,7 +462,8 @@ class LatencyWatch:
         if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
         self.probe_in, self.needed_for = self.probe_in - 1, self.needed_for - 1
-        is_bounded = self.needed_for > 0 and limit > COHORT  # of fewer calls, a probe says too little
+        # Of fewer calls, a probe says too little. Slow start that waits in vain has to find out whether calls queue.
+        is_bounded = self.knee is not None and self.needed_for > 0 and limit > COHORT
         part = max(PROBED_PART, self.needed / limit) if is_bounded else PROBED_PART
         if limit >= 2.0 and self.probe_in <= 0 and part < SHALLOW:
             return self._cut(limit, part, cohort, now, is_probe=True)

@@ -520,6 +520,13 @@ def test_what_was_needed_is_tried_anew_after_long() -> None:
     assert min(server.limits) < 0.99 * needed
 
 
+def test_after_an_outage_nothing_is_known_to_be_needed() -> None:
+    """Slow start would wait for calm answers of a server that came back slower, and could not find out why."""
+    watch = _probed_in_vain().watch
+    watch.forget()
+    assert (watch.enough, watch.needed) == (0.0, 0.0)
+
+
 def test_a_server_that_has_lost_most_of_its_speed_is_followed_below_what_was_needed() -> None:
     server = _probed_in_vain()
     server.knee = 12.0
