@@ -67,6 +67,45 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
 
 
+BORNE_PART, BORNE_RTTS = 0.7, 6.0
+"""The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
+is assumed."""
+CALM_CALLS = 30
+"""A wave is over when so many calls in a row were not refused for overload, or none for `BORNE_RTTS`."""
+FEW_REFUSED = 0.25
+"""A wave that refuses a smaller share is borne with as many open calls as before, once fewer have not helped."""
+MORE_REFUSED, ALLOWED = 1.25, 5
+"""If so many times the wave's share of the calls are refused, and some more, it may be for the load."""
+OVERLOADED_ENOUGH = 8
+"""So many refusals for overload tell whether they depend on the load; fewer are refused at like numbers by chance."""
+
+
+def wave_over_at(state: AdaptiveState) -> float | None:
+    """Return when the wave of overload that is borne is over, if no more calls are refused; None if there is none."""
+    if not state.before_wave:
+        return None
+    latest = state.overloaded_at + BORNE_RTTS * state.timescales.rtt_s
+    sent_at = state.log.nth_sent_at(state.overloaded_call + CALM_CALLS)
+    return latest if sent_at is None else min(latest, sent_at + state.timescales.feedback_s)
+
+
+def is_kept_low(state: AdaptiveState, now: float) -> bool:
+    """Return whether no more calls are tried, since a wave of overload refuses many."""
+    growth = state.growth
+    return now < state.borne_until and state.wave_share >= FEW_REFUSED and growth.limit >= growth.good
+
+
+def is_bearable(state: AdaptiveState, now: float) -> bool:
+    """Return whether hardly more calls were refused since the last cut than the wave explains."""
+    accepted_before = now - state.timescales.feedback_s
+    calls = [
+        trial.was_refused
+        for trial in state.log.since(state.growth.cut_at)
+        if trial.was_refused or trial.sent_at < accepted_before
+    ]
+    return sum(calls) <= MORE_REFUSED * state.wave_share * len(calls) + ALLOWED
+
+
 def diagnosis_at(judging_since: float, timescales: Timescales) -> float:
     """Return when every call of the episode is resolved."""
     return judging_since + timescales.feedback_s
@@ -90,11 +129,16 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
         return min(times, default=None)
     if state.rate is not None and state.noise.test is None:
         times.append(state.rate.next_at(timescales.rtt_s, timescales.feedback_s))
+    calm_at = wave_over_at(state)
+    if calm_at is not None:
+        times.append(calm_at)
     step_at = None
     if growth.pending:
         step_at = growth.confirmed_at(timescales.feedback_s)
+    elif is_kept_low(state, now):
+        step_at = state.borne_until
     elif growth.limit < state.latency.most(ceiling) and not state.latency.hot:
-        step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
+        step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s, is_told=state.told.is_any_believed)
     if step_at is not None:
         times.append(step_at)
     return min(times, default=None)
@@ -168,9 +212,6 @@ _DIAGNOSED = {
     Cause.RATE: "calls are refused above a rate",
     Cause.COLLAPSE: "every call is refused: one at a time until one is accepted",
 }
-BORNE_PART, BORNE_RTTS = 0.8, 4.0
-"""The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
-is assumed."""
 
 
 class Adaptive:
@@ -284,13 +325,16 @@ class Adaptive:
         rtt_s, overloaded = state.timescales.rtt_s, event.status == OVERLOADED
         if overloaded:
             state.not_a_rate_until = max(state.not_a_rate_until, now + 4.0 * rtt_s)
-            state.overloaded_at = now
+            state.overloaded_at, state.overloaded_call = now, state.log.sent_total
             growth.hold_rtts = min(growth.hold_rtts, self.config.overloaded_hold_rtts)
         if trial.sent_at <= growth.cut_at or state.judging_since is not None:
             return
         if overloaded and now < state.borne_until:
-            trial.explained = trial.forgiven = True
-            return
+            if is_bearable(state, now):
+                trial.explained = trial.forgiven = True
+                return
+            state.borne_until = now
+            state.log.unforgive(growth.cut_at)
         if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
             trial.explained = trial.forgiven = True
             return
@@ -309,7 +353,10 @@ class Adaptive:
             return
         if not overloaded:
             self._suspect(trial, now)
-        needed = 2 if growth.slow_start else 5 if overloaded or now < state.top_refusals.noisy_until else 3
+        if overloaded:
+            needed = OVERLOADED_ENOUGH
+        else:
+            needed = 2 if growth.slow_start else 5 if now < state.top_refusals.noisy_until else 3
         if is_enough(state.log, after, now, state.timescales.feedback_s, needed):
             state.judging_since = now
             state.episode = max(after, now - 2.0 * state.timescales.feedback_s - 1.0)
@@ -409,13 +456,18 @@ class Adaptive:
             return
         if state.rate is not None:
             self._advance_rate(state.rate, now)
+        calm_at = wave_over_at(state)
+        if calm_at is not None and now >= calm_at - EPSILON_S:
+            growth.uncut(now, min(self.ceiling, max(growth.limit, state.before_wave)))
+            state.before_wave, state.borne_until = 0.0, now
+            self._set_reason("the provider is no longer overloaded")
         if growth.pending and not self._confirm(now):
             return
         if growth.limit >= state.latency.most(self.ceiling) or state.latency.hot:
             return
-        if now < state.borne_until and growth.limit >= growth.good:
+        if is_kept_low(state, now):
             return
-        at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s)
+        at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s, is_told=state.told.is_any_believed)
         if at is not None and now >= at - EPSILON_S:
             on_way = growth.limit / timescales.rtt_s * timescales.way_s
             growth.grow(
@@ -509,15 +561,23 @@ class Adaptive:
         self._set_reason(_DIAGNOSED[diagnosis.kind])
 
     def _bear(self, now: float) -> None:
-        """Go on somewhat more slowly in a wave of overload that refuses whatever the load, up to what it has accepted,
-        and judge it again later."""
-        state, growth = self.state, self.state.growth
-        state.log.explain(state.episode)
+        """Go on somewhat more slowly in a wave of overload that refuses whatever the load, and judge it again later.
+
+        If few calls are refused, and fewer open ones have not helped, as many are open again as before the wave.
+        """
+        state, growth, log = self.state, self.state.growth, self.state.log
+        calls = [trial.was_refused for trial in log.since(state.episode - 1e-6)]
+        log.explain(state.episode)
+        state.wave_share = sum(calls) / len(calls)
         state.borne_until = now + BORNE_RTTS * state.timescales.rtt_s
-        recent = state.log.since(state.episode)
-        accepted = (state.log.open_at_provider(trial) + 1 for trial in recent if not trial.was_refused)
-        self._cut(now, BORNE_PART * growth.limit)
-        growth.good = float(max(accepted, default=0))
+        accepted = max((log.open_at_provider(trial) + 1 for trial in log.trials if not trial.was_refused), default=1)
+        known = min(growth.limit, max(growth.good, float(accepted)))
+        goes_on, state.before_wave = state.before_wave > 0.0, max(state.before_wave, known)
+        if goes_on and state.wave_share < FEW_REFUSED:
+            growth.uncut(now, min(self.ceiling, state.before_wave))
+        else:
+            self._cut(now, min(growth.limit, BORNE_PART * state.before_wave))
+            growth.good = growth.limit
         self._set_reason("the provider says it is overloaded, however few calls are open")
 
     def _single_call_accepted(self, single_calls: SingleCalls, now: float) -> None:
@@ -584,6 +644,7 @@ class Adaptive:
         if state.breaker.closed:
             start = max(float(self.floor), min(state.limit_at_trip / 2.0, config.start))
             growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
+            state.before_wave = 0.0
             state.latency.forget()
             state.failures, state.judging_since, state.single_calls = Failures(), None, None
             self._set_reason("a trial call was answered: calls go on")

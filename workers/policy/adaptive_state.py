@@ -151,8 +151,9 @@ SETTLED_ROW = 3
 FORMER_CAPS = 4
 """So many levels are remembered above which one call more was refused twice: a neighbour who comes and goes brings them
 back."""
-SOON_ROW, SOON_RTTS = 6, 2.0
-"""How often one call more is tried, each so many round trips, after a cap has fallen far: a neighbour may leave."""
+SOON_ROW, SOON_RTTS, SOON_TOLD_RTTS = 6, 1.0, 2.0
+"""How often one call more is tried, each so many round trips, after a cap has fallen far: a neighbour may leave. Where
+budgets are told, it may be one of them that refused calls."""
 MOVED_PART = 0.7
 """A cap below this part of the limit has fallen; else calls may have been refused by chance."""
 AT_CAP = 1.1
@@ -282,15 +283,17 @@ class Growth:
         if self.slow_start and self.limit >= SLOW_START_PART * ceiling:
             self.slow_start, self.slow_start_until = False, self.filled_at
 
-    def next_step_at(self, feedback_s: float, rtt_s: float) -> float | None:
-        """Return when the next step is due; None if the limit was not filled since it last moved."""
+    def next_step_at(self, feedback_s: float, rtt_s: float, *, is_told: bool = False) -> float | None:
+        """Return when the next step is due; None if the limit was not filled since it last moved. `is_told` says that
+        the provider tells of budgets."""
         if self.full_since is None:
             return None
         if self.slow_start:
             return self.full_since if self.limit < AHEAD * self.answered else None
         if self.limit < self.good or self.increment > 1.0:
             return self.full_since + feedback_s
-        hold_s = (min(SOON_RTTS, self.hold_rtts) if self.may_rise_again else self.hold_rtts) * rtt_s
+        soon_rtts = SOON_TOLD_RTTS if is_told else SOON_RTTS
+        hold_s = (min(soon_rtts, self.hold_rtts) if self.may_rise_again else self.hold_rtts) * rtt_s
         began_at = self.full_since if self.held_since is None else self.held_since
         held_until = min(max(began_at, self.lowered_at) + hold_s, began_at + 2.0 * hold_s)
         return max(self.full_since + feedback_s, held_until)
@@ -518,8 +521,10 @@ class SingleCalls:
 class AdaptiveState:
     """The whole state of the default engine.
 
-    `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. `ceiling` is
-    that of the last decision.
+    `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. The last
+    refusal for overload came at `overloaded_at`, after the `overloaded_call`th call was sent. `before_wave`
+    was the limit before the wave of overload that is borne (0: none), which is not judged again before `borne_until`.
+    `ceiling` is that of the last decision.
     """
 
     growth: Growth
@@ -534,7 +539,10 @@ class AdaptiveState:
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
     overloaded_at: float = NEVER
+    overloaded_call: int = 0
     borne_until: float = NEVER
+    before_wave: float = 0.0
+    wave_share: float = 0.0
     told: ReportedBudgets = field(default_factory=ReportedBudgets)
     latency: LatencyWatch = field(default_factory=LatencyWatch)
     breaker: Breaker = field(default_factory=Breaker)

@@ -190,6 +190,12 @@ class CallLog:
             if trial.sent_at >= since:
                 trial.explained = True
 
+    def unforgive(self, since: float) -> None:
+        """Let the refusals of calls sent after that instant count again."""
+        for trial in self.refusals:
+            if trial.sent_at > since:
+                trial.explained = trial.forgiven = False
+
     def last(self) -> LoggedCall | None:
         return self.trials[-1] if self.trials else None
 

@@ -137,7 +137,7 @@ def _is_rate(config: DiagnosisConfig, episode: _Episode, *, blur: float, slack: 
 
 def _is_wave(config: DiagnosisConfig, episode: _Episode, *, starting: bool) -> bool:
     """Return whether overload refused calls at numbers at which others were accepted: whatever the load."""
-    return _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=wander(episode.levels[0]))
+    return _is_rate(config, episode, blur=BLUR if starting else 0.0, slack=0)
 
 
 def _fell_again(episode: _Episode, below: int | None) -> bool:
@@ -160,7 +160,7 @@ def _is_rare(config: DiagnosisConfig, log: CallLog) -> bool:
 def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed: int) -> bool:
     """Return whether there are enough refusals since `after` for a diagnosis.
 
-    These are `needed` refusals and 5 % of the resolved calls, or three of the last sixteen.
+    These are `needed` refusals and 5 % of the resolved calls, or `needed` - 2 of the last sixteen, but three or more.
     """
     total = refusals = recent_refusals = 0
     for trial in log.since(after):
@@ -171,7 +171,7 @@ def is_enough(log: CallLog, after: float, now: float, feedback_s: float, needed:
             refusals += trial.was_refused
             if total <= 16:
                 recent_refusals = refusals
-    return (refusals >= needed and refusals >= 0.05 * total) or recent_refusals >= 3
+    return (refusals >= needed and refusals >= 0.05 * total) or recent_refusals >= max(3, needed - 2)
 
 
 def episode_start(log: CallLog, after: float) -> float:

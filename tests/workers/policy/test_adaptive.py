@@ -220,17 +220,61 @@ def test_unavailable_after_a_while_is_a_failure() -> None:
     assert not governor.breaker.closed
 
 
-def test_a_wave_of_overload_at_any_level_lowers_the_limit_little() -> None:
-    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
-    now = served(governor, 60)
-    for number in range(60):
+def waved(governor: PoolGovernor, now: float, calls: int, refused_each: int) -> float:
+    """Calls from the top of the limit, of which every so many is refused for overload and the others are accepted."""
+    for _ in range(calls):
         now += 0.05
         limit = governor.state.limit
-        status = 529 if number % 3 == 0 else 200
-        governor.decide([sent(f"w{number}", now, limit - 1, limit)], now)
-        if status == 529:
-            governor.decide([done(f"w{number}", now + 0.04, now, status, open_before=limit - 1)], now + 0.04)
-    assert governor.state.limit >= 12
+        governor.decide([sent(f"w{now}", now, limit - 1, limit)], now)
+        if engine_of(governor).log.sent_total % refused_each == 0:
+            governor.decide([done(f"w{now}", now + 0.04, now, 529, open_before=limit - 1)], now + 0.04)
+    return now
+
+
+def test_a_wave_of_overload_at_any_level_lowers_the_limit_until_it_is_over() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = waved(governor, served(governor, 60), 60, 3)
+    engine = engine_of(governor)
+    before = engine.before_wave
+    assert before > 20 and 0.7 * before - 1 <= governor.state.limit < before
+    assert governor.next_at() == engine.borne_until > now
+    over_at = engine.overloaded_at + 6.0 * engine.timescales.rtt_s
+    governor.decide([], over_at)
+    assert engine.before_wave == 0.0 and governor.state.limit == before
+    assert engine.reason == "the provider is no longer overloaded"
+
+
+def test_a_wave_is_over_once_thirty_calls_in_a_row_were_accepted() -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = waved(governor, served(governor, 60), 60, 3)
+    engine = engine_of(governor)
+    now = waved(governor, now, 29, 10_000)
+    governor.decide([], now + 1.0)
+    assert engine.before_wave > 0.0
+    now = waved(governor, now + 1.0, 1, 10_000)
+    governor.decide([], now + engine.timescales.feedback_s)
+    assert engine.before_wave == 0.0
+
+
+@pytest.mark.parametrize(("refused_each", "restored"), [(5, True), (3, False)])
+def test_a_wave_that_goes_on_is_borne_in_full_if_it_refuses_few(refused_each: int, restored: bool) -> None:
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = waved(governor, served(governor, 60), 60, 3)
+    engine = engine_of(governor)
+    before, limit = engine.before_wave, governor.state.limit
+    waved(governor, now, 200, refused_each)
+    assert engine.before_wave == before
+    assert governor.state.limit >= before if restored else governor.state.limit == limit
+
+
+def test_a_wave_that_refuses_more_than_at_first_is_judged_again() -> None:
+    """Calls may be refused for the load after all: the capacity has fallen below what is still open."""
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = waved(governor, served(governor, 60), 60, 3)
+    limit, engine = governor.state.limit, engine_of(governor)
+    assert engine.borne_until > now + 2.0
+    waved(governor, now, 30, 1)
+    assert governor.state.limit < 0.75 * limit
 
 
 @pytest.mark.parametrize("stood_at", [None, 2.5, -30.0])

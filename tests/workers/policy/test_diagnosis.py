@@ -113,8 +113,9 @@ def test_an_episode_begins_with_the_first_refused_call() -> None:
 @pytest.mark.parametrize(("accepted", "refused", "needed", "enough"), [
     (0, 2, 2, True), (0, 1, 2, False),
     (38, 2, 2, True), (39, 2, 2, False),  # 5 % of them
-    (0, 3, 9, True), (13, 3, 9, True), (14, 3, 9, False),  # or three of the last sixteen
-    (0, 2, 9, False),
+    (0, 3, 5, True), (13, 3, 5, True), (14, 3, 5, False),  # or three of the last sixteen
+    (0, 2, 5, False),
+    (0, 7, 9, True), (9, 7, 9, True), (10, 7, 9, False), (0, 6, 9, False),  # seven, where nine are needed
 ])  # fmt: skip
 def test_refusals_deserve_a_verdict_by_their_number_and_share(
     accepted: int, refused: int, needed: int, enough: bool

@@ -14,7 +14,7 @@ from lab.simulation.catalogue import CATALOGUE, random_scenario
 from lab.simulation.client import Ceiling, Central
 from lab.simulation.provider import SimUnit
 from lab.simulation.report import FLOOR, judge, shortfalls
-from lab.simulation.scenario import Scenario
+from lab.simulation.scenario import Overload, Scenario
 from lab.simulation.world import SimWorld
 
 pytestmark = pytest.mark.timeout(600)  # they compute for as long as they last
@@ -61,6 +61,26 @@ def test_an_overload_that_lasts_costs_no_unit() -> None:
         result = judge(run(CATALOGUE["overload529"], seed, "central"), run(CATALOGUE["overload529"], seed, "oracle"))
         assert result.unresolved == 0
         assert result.refused < 0.03
+
+
+@pytest.mark.parametrize(
+    ("spans", "share", "used", "refused"),
+    [
+        (tuple((60.0 * n + 30.0, 60.0 * n + 45.0) for n in range(5)), 0.35, 0.88, 0.11),
+        (((0.0, 300.0),), 0.1, 0.8, 0.16),
+        (((60.0, 240.0),), 0.2, 0.7, 0.16),
+    ],
+)
+def test_overload_that_does_not_depend_on_the_load_is_borne(
+    spans: tuple[tuple[float, float], ...], share: float, used: float, refused: float
+) -> None:
+    """It was taken for a cap time and again: half of the capacity was used where a tenth was refused for ever."""
+    overloads = tuple(Overload(span, 1.0, share) for span in spans)
+    scenario = CATALOGUE["conc"].but("waves", "529 whatever the load", seconds=300.0, overloads=overloads)
+    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in (1, 2)]
+    assert min(result.utilisation for result in results) > used
+    assert max(result.refused for result in results) < refused
+    assert sum(result.unresolved for result in results) == 0
 
 
 def test_a_slow_bucket_that_charges_refused_calls_is_used() -> None:
