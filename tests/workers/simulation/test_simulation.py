@@ -74,7 +74,7 @@ def test_an_overload_that_lasts_costs_no_unit() -> None:
 def test_overload_that_does_not_depend_on_the_load_is_borne(
     spans: tuple[tuple[float, float], ...], share: float, used: float, refused: float
 ) -> None:
-    """It was taken for a cap time and again: half of the capacity was used where a tenth was refused for ever."""
+    """It was taken for a cap time and again, which left much of the capacity unused."""
     overloads = tuple(Overload(span, 1.0, share) for span in spans)
     scenario = CATALOGUE["conc"].but("waves", "529 whatever the load", seconds=300.0, overloads=overloads)
     results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in (1, 2)]
