@@ -458,7 +458,7 @@ class Adaptive:
             self._advance_rate(state.rate, now)
         calm_at = wave_over_at(state)
         if calm_at is not None and now >= calm_at - EPSILON_S:
-            growth.uncut(now, min(self.ceiling, max(growth.limit, state.before_wave)))
+            growth.uncut(now, max(growth.limit, min(state.before_wave, state.latency.most(self.ceiling))))
             state.before_wave, state.borne_until = 0.0, now
             self._set_reason("the provider is no longer overloaded")
         if growth.pending and not self._confirm(now):
@@ -568,13 +568,13 @@ class Adaptive:
         state, growth, log = self.state, self.state.growth, self.state.log
         calls = [trial.was_refused for trial in log.since(state.episode - 1e-6)]
         log.explain(state.episode)
-        state.wave_share = sum(calls) / len(calls)
+        state.wave_share = sum(calls) / max(1, len(calls))
         state.borne_until = now + BORNE_RTTS * state.timescales.rtt_s
         accepted = max((log.open_at_provider(trial) + 1 for trial in log.trials if not trial.was_refused), default=1)
         known = min(growth.limit, max(growth.good, float(accepted)))
         goes_on, state.before_wave = state.before_wave > 0.0, max(state.before_wave, known)
         if goes_on and state.wave_share < FEW_REFUSED:
-            growth.uncut(now, min(self.ceiling, state.before_wave))
+            growth.uncut(now, max(growth.limit, min(state.before_wave, state.latency.most(self.ceiling))))
         else:
             self._cut(now, min(growth.limit, BORNE_PART * state.before_wave))
             growth.good = growth.limit

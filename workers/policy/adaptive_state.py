@@ -522,9 +522,9 @@ class AdaptiveState:
     """The whole state of the default engine.
 
     `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. The last
-    refusal for overload came at `overloaded_at`, after the `overloaded_call`th call was sent. `before_wave`
-    was the limit before the wave of overload that is borne (0: none), which is not judged again before `borne_until`.
-    `ceiling` is that of the last decision.
+    refusal for overload came at `overloaded_at`, after the `overloaded_call`th call was sent. `before_wave` was the
+    limit before the wave of overload that is borne (0: none); it refused the part `wave_share` of the calls when it was
+    judged last, and is judged again after `borne_until`. `ceiling` is that of the last decision.
     """
 
     growth: Growth

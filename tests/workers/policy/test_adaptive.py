@@ -244,6 +244,17 @@ def test_a_wave_of_overload_at_any_level_lowers_the_limit_until_it_is_over() -> 
     assert engine.reason == "the provider is no longer overloaded"
 
 
+def test_a_wave_whose_calls_are_forgotten_is_borne() -> None:
+    """Refusals may come back later than calls are remembered."""
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    now = waved(governor, served(governor, 60), 20, 3)
+    engine = engine_of(governor)
+    engine.judging_since, engine.episode = now, now - 0.5
+    engine.log.forget(now + 1.0)
+    governor.decide([], now + 1.0)
+    assert engine.judging_since is None and engine.wave_share == 0.0
+
+
 def test_a_wave_is_over_once_thirty_calls_in_a_row_were_accepted() -> None:
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = waved(governor, served(governor, 60), 60, 3)
