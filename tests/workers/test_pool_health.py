@@ -10,7 +10,7 @@ from dicast.workers.admission.governor import Governor
 from dicast.workers.admission.governor_store import Decision
 from dicast.workers.admission.leases import LeaseStore, Returned, Want
 from dicast.workers.admission.overrides import Overrides
-from dicast.workers.admission.pool_state import PoolHealth, PoolHealthReader
+from dicast.workers.admission.pool_state import SURELY_ALONE, PoolHealth, PoolHealthReader
 from dicast.workers.policy.calls import CallOutcome
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.store.connection import connect_async
@@ -27,16 +27,17 @@ async def client(redis_url):
         yield client
 
 
-async def ended(client, *statuses, model="m", still_open=0):
+async def ended(client, *statuses, model="m", still_open=0, units=None):
     """Calls that ended so, one after the other, and some that are open."""
+    units = units or model
     leases = LeaseStore(client, KEYS)
 
     async def admit(give_back, wanted):
         return await leases.admit(pool="p", node="n", ttl_ms=60_000, give_back=give_back, wants=wanted)
 
     for n, status in enumerate(statuses):
-        await admit([], [Want(f"{model}{n}", "j", "a", model)])
-        await admit([Returned(f"{model}{n}", CallOutcome(status))], [])
+        await admit([], [Want(f"{units}{n}", "j", "a", model)])
+        await admit([Returned(f"{units}{n}", CallOutcome(status))], [])
     await admit([], [Want(f"open{n}", "j", "a", model) for n in range(still_open)])
 
 
@@ -56,6 +57,26 @@ async def test_limit_open_assigned_and_health_by_model(client):
     assert health.health["m"].success_rate == pytest.approx(4 / 5, abs=0.01)
     assert health.health["other"].success_rate == pytest.approx(1 / 3, abs=0.01)
     assert health.health["other"].latency_s is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alone"),
+    [
+        ([200, 429] * 10, [200] * 20, True),
+        ([200, 429] * 10, [200, 429] * 10, False),  # both are refused
+        ([200, 429] * 10, [], False),  # there is no other model
+        ([200, 429] * 10, [200], False),  # the other one is hardly used
+        ([200] * 20, [200] * 20, False),
+    ],
+)
+async def test_that_one_model_is_refused_alone_is_found(client, one, other, alone):
+    await Governor(client, KEYS, lambda pool: Overrides(limit=9, adaptive=False)).tick("p")
+    for n in range(0, 20, 4):
+        await ended(client, *other[n : n + 4], model="other", units=f"other{n}.")
+        await ended(client, *one[n : n + 4], model="one", units=f"one{n}.")
+    health = (await PoolHealthReader(client, KEYS).read(["p"]))["p"].health
+    assert (health["one"].alone >= SURELY_ALONE) is alone
+    assert other == [] or health["other"].alone < SURELY_ALONE
 
 
 async def test_the_mean_latency_is_that_of_good_calls_from_their_leases_on(client):

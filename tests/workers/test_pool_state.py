@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,10 @@ def test_a_calm_pool_has_no_findings():
             "it stands still: of its 8 open calls 8 are of nodes that cannot be heard, and count for up to 7 min more",
         ),
         ({"silent": {"b": 42.0}}, "stale demand: these wanted more calls and stopped asking: b (42 s)"),
+        (
+            {"health": {"m": ModelHealth(90.0, 100.0, 9.0, alone=4.7), "n": ModelHealth(100.0, 100.0, 9.0)}},
+            "refused lately are of m, one of 2 models: if the provider limits it apart, limits_by_model in the pools",
+        ),
     ],
 )
 def test_each_trouble_is_told(changes, said):
@@ -117,10 +122,17 @@ def test_each_trouble_is_told(changes, said):
         {"open": 8, "cut": 8, "cut_for_s": 118.0},  # nobody waits
         {"open": 7, "cut": 7, "cut_for_s": 118.0, "projects": WAITING},  # a slot is free
         {"changes": [{"at": at, "cause": "recovered"} for at in (990, 600, 390, 10)]},  # some are long ago
+        {"health": {"m": ModelHealth(90.0, 100.0, 9.0, alone=4.5), "n": ModelHealth(100.0, 100.0, 9.0)}},  # chance
     ],
 )
 def test_what_is_no_trouble_is_not_told(changes):
     assert findings(replace(CALM, **changes)) == []
+
+
+def test_that_one_model_is_refused_alone_fades():
+    remembered = {"good": 0.0, "all": 10.0, "at": 1000.0, "alone": 8.0, "alone_at": 1000.0}
+    assert health_now(remembered, 1000.0).alone == 8.0
+    assert health_now(remembered, 1600.0).alone == pytest.approx(8.0 / math.e)
 
 
 def test_health_fades_into_not_knowing():

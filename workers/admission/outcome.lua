@@ -22,6 +22,7 @@ local function note_end(params, state, holder, outcome, events, counters, now)
   local ok, refused, failed = ending_of(status)
   settle(params, state, holder.model, holder.reserved, used, ok)
   note_health(state, holder.model, ok, math.max(0, now - sent_at), now)
+  if refused then note_refused_model(state, holder.model, now) end
   note_outage(state, sent_at, now, {fails = failed or (refused and holder.probe), answers = not failed and not refused,
                                     status = status, reporter = reporter, error = error or ''})
   if refused then note_refusal(params, state, sent_at, now) end

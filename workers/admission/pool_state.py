@@ -117,6 +117,8 @@ def _condition(now: float, parameters: Mapping[str, Any], remembered: Mapping[st
 
 HEALTH_S = 60.0
 """The time after which an outcome counts 1/e of a fresh one (health.lua)."""
+ALONE_S, SURELY_ALONE = 600.0, math.log(100.0)
+"""The time after which the evidence that one model is refused alone counts 1/e, and how much of it is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,14 @@ class ModelHealth:
     """The recent outcomes of one model's calls: `good` of `ended` were answered.
 
     Recent ones count more (see `HEALTH_S`). The good ones took `took_s` together, from the grant of their leases to the
-    return of these.
+    return of these. `alone` is how surely the pool's refusals are of this model alone: the logarithm of a likelihood
+    ratio, from 0 on.
     """
 
     good: float
     ended: float
     took_s: float = 0.0
+    alone: float = 0.0
 
     @property
     def success_rate(self) -> float:
@@ -211,7 +215,9 @@ def limit_in_force(parameters: Parameters, remembered: Mapping[str, Any], now: f
 def health_now(remembered: Mapping[str, float], now: float) -> ModelHealth:
     """Return a model's health as the scripts remember it, decayed to `now` (s, lease clock)."""
     decay = math.exp(-max(0.0, now - remembered["at"]) / HEALTH_S)
-    return ModelHealth(remembered["good"] * decay, remembered["all"] * decay, remembered.get("took", 0.0) * decay)
+    alone = remembered.get("alone", 0.0) * math.exp(-max(0.0, now - remembered.get("alone_at", now)) / ALONE_S)
+    good, ended = remembered["good"] * decay, remembered["all"] * decay
+    return ModelHealth(good, ended, remembered.get("took", 0.0) * decay, alone)
 
 
 STALE_S = 10.0
@@ -582,6 +588,12 @@ def findings(state: PoolState) -> list[str]:
         notes.append(f"stale demand: these wanted more calls and stopped asking: {names}")
     if state.open > state.effective_limit:
         notes.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
+    for model, health in state.health.items():
+        if health.alone >= SURELY_ALONE:
+            notes.append(
+                f"nearly all calls that were refused lately are of {model}, one of {len(state.health)} models: if the "
+                "provider limits it apart, limits_by_model in the pools file keeps it from slowing the others"
+            )
     if state.unknown_headers:
         notes.append(f"headers that seem to be about limits were not understood: {', '.join(state.unknown_headers)}")
     if state.waiting and (kept := state.kept) is not None:
