@@ -57,21 +57,8 @@ LONG = ("test_tutorial.py", "test_story.py")
 """Each takes a minute that no other test shortens: begun last, they would be waited for alone."""
 
 
-def _waits(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None or "e2e" in item.path.parts
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let half of the processes begin with the tests that wait for others, while the rest compute.
-
-    pytest-xdist gives each process an equal part of the order, so every second one begins at its start or its middle.
-    """
     items.sort(key=lambda item: item.path.name not in LONG)
-    waiting = [item for item in items if _waits(item)]
-    others = [item for item in items if not _waits(item)]
-    half = len(waiting) // 2
-    middle = max(0, len(items) // 2 - half)
-    items[:] = waiting[:half] + others[:middle] + waiting[half:] + others[middle:]
 
 
 def _make_the_application() -> None:
