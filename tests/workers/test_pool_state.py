@@ -123,6 +123,7 @@ def test_each_trouble_is_told(changes, said):
         {"open": 7, "cut": 7, "cut_for_s": 118.0, "projects": WAITING},  # a slot is free
         {"changes": [{"at": at, "cause": "recovered"} for at in (990, 600, 390, 10)]},  # some are long ago
         {"health": {"m": ModelHealth(90.0, 100.0, 9.0, alone=4.5), "n": ModelHealth(100.0, 100.0, 9.0)}},  # chance
+        {"health": {"m": ModelHealth(90.0, 100.0, 9.0, alone=9.0)}},  # the other models are no longer used
     ],
 )
 def test_what_is_no_trouble_is_not_told(changes):

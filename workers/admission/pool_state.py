@@ -589,7 +589,7 @@ def findings(state: PoolState) -> list[str]:
     if state.open > state.effective_limit:
         notes.append(f"{state.open} calls are open over a limit of {state.effective_limit}: they finish, none is added")
     for model, health in state.health.items():
-        if health.alone >= SURELY_ALONE:
+        if health.alone >= SURELY_ALONE and len(state.health) > 1:
             notes.append(
                 f"nearly all calls that were refused lately are of {model}, one of {len(state.health)} models: if the "
                 "provider limits it apart, limits_by_model in the pools file keeps it from slowing the others"
