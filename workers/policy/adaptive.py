@@ -18,6 +18,7 @@ from dicast.workers.policy.calls import OVERLOADED, UNAVAILABLE, Done, LoggedCal
 from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
+from dicast.workers.policy.overload import OVERLOADED_ENOUGH
 from dicast.workers.policy.parameters import BreakerPhase
 from dicast.workers.policy.rate import MEASURE_CALLS, LearnedRate, per_second
 from dicast.workers.policy.rate import NAME as RATE_BUCKET
@@ -67,43 +68,14 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
 
 
-BORNE_PART, BORNE_RTTS = 0.7, 6.0
-"""The limit in a wave of overload that refuses calls at any level, as a part of the one before, and for how long that
-is assumed."""
-CALM_CALLS = 30
-"""A wave is over when so many calls in a row were not refused for overload, or none for `BORNE_RTTS`."""
-FEW_REFUSED = 0.25
-"""A wave that refuses a smaller share is borne with as many open calls as before, once fewer have not helped."""
-MORE_REFUSED, ALLOWED = 1.25, 5
-"""If so many times the wave's share of the calls are refused, and some more, it may be for the load."""
-OVERLOADED_ENOUGH = 8
-"""So many refusals for overload tell whether they depend on the load; fewer are refused at like numbers by chance."""
-
-
 def wave_over_at(state: AdaptiveState) -> float | None:
     """Return when the wave of overload that is borne is over, if no more calls are refused; None if there is none."""
-    if not state.before_wave:
-        return None
-    latest = state.overloaded_at + BORNE_RTTS * state.timescales.rtt_s
-    sent_at = state.log.nth_sent_at(state.overloaded_call + CALM_CALLS)
-    return latest if sent_at is None else min(latest, sent_at + state.timescales.feedback_s)
+    return state.overload.over_at(state.log, state.timescales.feedback_s, state.timescales.rtt_s)
 
 
 def is_kept_low(state: AdaptiveState, now: float) -> bool:
     """Return whether no more calls are tried, since a wave of overload refuses many."""
-    growth = state.growth
-    return now < state.borne_until and state.wave_share >= FEW_REFUSED and growth.limit >= growth.good
-
-
-def is_bearable(state: AdaptiveState, now: float) -> bool:
-    """Return whether hardly more calls were refused since the last cut than the wave explains."""
-    accepted_before = now - state.timescales.feedback_s
-    calls = [
-        trial.was_refused
-        for trial in state.log.since(state.growth.cut_at)
-        if trial.was_refused or trial.sent_at < accepted_before
-    ]
-    return sum(calls) <= MORE_REFUSED * state.wave_share * len(calls) + ALLOWED
+    return state.overload.keeps_low(now) and state.growth.limit >= state.growth.good
 
 
 def diagnosis_at(judging_since: float, timescales: Timescales) -> float:
@@ -136,7 +108,7 @@ def next_at(config: AdaptiveConfig, state: AdaptiveState, ceiling: int, now: flo
     if growth.pending:
         step_at = growth.confirmed_at(timescales.feedback_s)
     elif is_kept_low(state, now):
-        step_at = state.borne_until
+        step_at = state.overload.borne_until
     elif growth.limit < state.latency.most(ceiling) and not state.latency.hot:
         step_at = growth.next_step_at(timescales.feedback_s, timescales.rtt_s, is_told=state.told.is_any_believed)
     if step_at is not None:
@@ -164,7 +136,7 @@ def diagnosis_of(config: AdaptiveConfig, state: AdaptiveState, now: float, *, st
         state.episode,
         starting=starting,
         may_be_rate=now > state.not_a_rate_until,
-        overloaded=state.overloaded_at >= state.episode,
+        overloaded=state.overload.refused_at >= state.episode,
         below=None if starting else state.accepted_later.below(now, state.timescales.rtt_s),
         noise=state.noise.share,
     )
@@ -198,7 +170,7 @@ def hold_max_rtts(config: AdaptiveConfig, state: AdaptiveState, now: float) -> f
     passes at once, and where refusals arrive late, so that steps take long anyway.
     """
     growth, timescales = state.growth, state.timescales
-    if now < state.overloaded_at + config.memory_rtts * timescales.rtt_s:
+    if state.overload.was_lately(now, config.memory_rtts * timescales.rtt_s):
         return config.hold_max_rtts
     if timescales.feedback_s > SOON_PART * timescales.rtt_s:
         return max(config.hold_max_late_rtts, config.calls_per_probe / growth.limit)
@@ -325,15 +297,15 @@ class Adaptive:
         rtt_s, overloaded = state.timescales.rtt_s, event.status == OVERLOADED
         if overloaded:
             state.not_a_rate_until = max(state.not_a_rate_until, now + 4.0 * rtt_s)
-            state.overloaded_at, state.overloaded_call = now, state.log.sent_total
+            state.overload.note_refusal(now, state.log.sent_total)
             growth.hold_rtts = min(growth.hold_rtts, self.config.overloaded_hold_rtts)
         if trial.sent_at <= growth.cut_at or state.judging_since is not None:
             return
-        if overloaded and now < state.borne_until:
-            if is_bearable(state, now):
-                trial.explained = trial.forgiven = True
-                return
-            state.borne_until = now
+        if overloaded and state.overload.explains(state.log, growth.cut_at, now, state.timescales.feedback_s):
+            trial.explained = trial.forgiven = True
+            return
+        if overloaded and now < state.overload.borne_until:
+            state.overload.borne_until = now
             state.log.unforgive(growth.cut_at)
         if (state.rate is None or state.noise.test is None) and state.noise.forgives(trial, now):
             trial.explained = trial.forgiven = True
@@ -409,7 +381,7 @@ class Adaptive:
             return
         calls_per_rtt = rate.per_s * timescales.rtt_s
         longest = max(self.config.hold_max_rtts, self.config.calls_per_probe / calls_per_rtt)
-        calm = now > state.overloaded_at + self.config.memory_rtts * timescales.rtt_s
+        calm = not state.overload.was_lately(now, self.config.memory_rtts * timescales.rtt_s)
         doubtful = calm and (state.noise.is_new(state.log.sent_total) or rate.per_s < rate.found_per_s)
         rate.on_refused(trial, state.log, now, timescales.rtt_s, longest)
         accepted_per_s = accepted_rate(state, rate.per_s, now)
@@ -458,8 +430,7 @@ class Adaptive:
             self._advance_rate(state.rate, now)
         calm_at = wave_over_at(state)
         if calm_at is not None and now >= calm_at - EPSILON_S:
-            growth.uncut(now, max(growth.limit, min(state.before_wave, state.latency.most(self.ceiling))))
-            state.before_wave, state.borne_until = 0.0, now
+            growth.uncut(now, max(growth.limit, min(state.overload.end(now), state.latency.most(self.ceiling))))
             self._set_reason("the provider is no longer overloaded")
         if growth.pending and not self._confirm(now):
             return
@@ -533,7 +504,7 @@ class Adaptive:
         starting = is_starting(config, state, now)
         diagnosis = diagnosis_of(config, state, now, starting=starting)
         if diagnosis.kind is Cause.NOISE:
-            if state.overloaded_at >= state.episode:
+            if state.overload.refused_at >= state.episode:
                 self._bear(now)
             return
         state.log.explain(state.episode)
@@ -554,7 +525,7 @@ class Adaptive:
                 growth.retry_gently()
             else:
                 growth.hold_after_cut(diagnosis.level, config.hold_min_rtts, hold_max_rtts(config, state, now))
-                if state.overloaded_at < state.episode:
+                if state.overload.refused_at < state.episode:
                     state.single_calls = SingleCalls(diagnosis.level, slow_start=False, after_cut=True)
             self._cut(now, min(growth.limit, diagnosis.level))
             growth.good = growth.limit
@@ -566,17 +537,15 @@ class Adaptive:
         If few calls are refused, and fewer open ones have not helped, as many are open again as before the wave.
         """
         state, growth, log = self.state, self.state.growth, self.state.log
-        calls = [trial.was_refused for trial in log.since(state.episode - 1e-6)]
+        refused = [trial.was_refused for trial in log.since(state.episode - 1e-6)]
         log.explain(state.episode)
-        state.wave_share = sum(calls) / max(1, len(calls))
-        state.borne_until = now + BORNE_RTTS * state.timescales.rtt_s
         accepted = max((log.open_at_provider(trial) + 1 for trial in log.trials if not trial.was_refused), default=1)
         known = min(growth.limit, max(growth.good, float(accepted)))
-        goes_on, state.before_wave = state.before_wave > 0.0, max(state.before_wave, known)
-        if goes_on and state.wave_share < FEW_REFUSED:
-            growth.uncut(now, max(growth.limit, min(state.before_wave, state.latency.most(self.ceiling))))
+        limit = state.overload.bear(refused, known, now, state.timescales.rtt_s)
+        if limit >= state.overload.limit_before:
+            growth.uncut(now, max(growth.limit, min(limit, state.latency.most(self.ceiling))))
         else:
-            self._cut(now, min(growth.limit, BORNE_PART * state.before_wave))
+            self._cut(now, min(growth.limit, limit))
             growth.good = growth.limit
         self._set_reason("the provider says it is overloaded, however few calls are open")
 
@@ -644,7 +613,7 @@ class Adaptive:
         if state.breaker.closed:
             start = max(float(self.floor), min(state.limit_at_trip / 2.0, config.start))
             growth.restart(now, start, state.limit_at_trip, config.hold_min_rtts)
-            state.before_wave = 0.0
+            state.overload.limit_before = 0.0
             state.latency.forget()
             state.failures, state.judging_since, state.single_calls = Failures(), None, None
             self._set_reason("a trial call was answered: calls go on")

@@ -14,6 +14,7 @@ from dicast.workers.policy.calls import NEVER, CallLog, Done
 from dicast.workers.policy.diagnosis import DiagnosisConfig
 from dicast.workers.policy.latency import LatencyWatch
 from dicast.workers.policy.noise import Noise
+from dicast.workers.policy.overload import OverloadWaves
 from dicast.workers.policy.rate import LearnedRate
 
 
@@ -521,10 +522,8 @@ class SingleCalls:
 class AdaptiveState:
     """The whole state of the default engine.
 
-    `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. The last
-    refusal for overload came at `overloaded_at`, after the `overloaded_call`th call was sent. `before_wave` was the
-    limit before the wave of overload that is borne (0: none); it refused the part `wave_share` of the calls when it was
-    judged last, and is judged again after `borne_until`. `ceiling` is that of the last decision.
+    `judging_since` is when grants were held to diagnose the episode of refusals that began at `episode`. `ceiling` is
+    that of the last decision.
     """
 
     growth: Growth
@@ -538,11 +537,7 @@ class AdaptiveState:
     rate: LearnedRate | None = None
     noise: Noise = field(default_factory=Noise)
     not_a_rate_until: float = NEVER
-    overloaded_at: float = NEVER
-    overloaded_call: int = 0
-    borne_until: float = NEVER
-    before_wave: float = 0.0
-    wave_share: float = 0.0
+    overload: OverloadWaves = field(default_factory=OverloadWaves)
     told: ReportedBudgets = field(default_factory=ReportedBudgets)
     latency: LatencyWatch = field(default_factory=LatencyWatch)
     breaker: Breaker = field(default_factory=Breaker)

@@ -235,12 +235,12 @@ def test_a_wave_of_overload_at_any_level_lowers_the_limit_until_it_is_over() -> 
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = waved(governor, served(governor, 60), 60, 3)
     engine = engine_of(governor)
-    before = engine.before_wave
+    before = engine.overload.limit_before
     assert before > 20 and 0.7 * before - 1 <= governor.state.limit < before
-    assert governor.next_at() == engine.borne_until > now
-    over_at = engine.overloaded_at + 6.0 * engine.timescales.rtt_s
+    assert governor.next_at() == engine.overload.borne_until > now
+    over_at = engine.overload.refused_at + 6.0 * engine.timescales.rtt_s
     governor.decide([], over_at)
-    assert engine.before_wave == 0.0 and governor.state.limit == before
+    assert engine.overload.limit_before == 0.0 and governor.state.limit == before
     assert engine.reason == "the provider is no longer overloaded"
 
 
@@ -252,7 +252,7 @@ def test_a_wave_whose_calls_are_forgotten_is_borne() -> None:
     engine.judging_since, engine.episode = now, now - 0.5
     engine.log.forget(now + 1.0)
     governor.decide([], now + 1.0)
-    assert engine.judging_since is None and engine.wave_share == 0.0
+    assert engine.judging_since is None and engine.overload.share == 0.0
 
 
 def test_a_wave_is_over_once_thirty_calls_in_a_row_were_accepted() -> None:
@@ -261,10 +261,10 @@ def test_a_wave_is_over_once_thirty_calls_in_a_row_were_accepted() -> None:
     engine = engine_of(governor)
     now = waved(governor, now, 29, 10_000)
     governor.decide([], now + 1.0)
-    assert engine.before_wave > 0.0
+    assert engine.overload.limit_before > 0.0
     now = waved(governor, now + 1.0, 1, 10_000)
     governor.decide([], now + engine.timescales.feedback_s)
-    assert engine.before_wave == 0.0
+    assert engine.overload.limit_before == 0.0
 
 
 @pytest.mark.parametrize(("refused_each", "restored"), [(5, True), (3, False)])
@@ -272,9 +272,9 @@ def test_a_wave_that_goes_on_is_borne_in_full_if_it_refuses_few(refused_each: in
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = waved(governor, served(governor, 60), 60, 3)
     engine = engine_of(governor)
-    before, limit = engine.before_wave, governor.state.limit
+    before, limit = engine.overload.limit_before, governor.state.limit
     waved(governor, now, 200, refused_each)
-    assert engine.before_wave == before
+    assert engine.overload.limit_before == before
     assert governor.state.limit >= before if restored else governor.state.limit == limit
 
 
@@ -283,7 +283,7 @@ def test_a_wave_that_refuses_more_than_at_first_is_judged_again() -> None:
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = waved(governor, served(governor, 60), 60, 3)
     limit, engine = governor.state.limit, engine_of(governor)
-    assert engine.borne_until > now + 2.0
+    assert engine.overload.borne_until > now + 2.0
     waved(governor, now, 30, 1)
     assert governor.state.limit < 0.75 * limit
 
