@@ -63,6 +63,7 @@ def test_an_overload_that_lasts_costs_no_unit() -> None:
         assert result.refused < 0.03
 
 
+@pytest.mark.parametrize("mode", ["central", "distributed"])
 @pytest.mark.parametrize(
     ("spans", "share", "used", "refused"),
     [
@@ -72,12 +73,12 @@ def test_an_overload_that_lasts_costs_no_unit() -> None:
     ],
 )
 def test_overload_that_does_not_depend_on_the_load_is_borne(
-    spans: tuple[tuple[float, float], ...], share: float, used: float, refused: float
+    spans: tuple[tuple[float, float], ...], share: float, used: float, refused: float, mode: str
 ) -> None:
     """It was taken for a cap time and again, which left much of the capacity unused."""
     overloads = tuple(Overload(span, 1.0, share) for span in spans)
     scenario = CATALOGUE["conc"].but("waves", "529 whatever the load", seconds=300.0, overloads=overloads)
-    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in (1, 2)]
+    results = [judge(run(scenario, seed, mode), run(scenario, seed, "oracle")) for seed in (1, 2)]
     assert min(result.utilisation for result in results) > used
     assert max(result.refused for result in results) < refused
     assert sum(result.unresolved for result in results) == 0
