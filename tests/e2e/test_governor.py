@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from dicast.app.operator.spending import budget_standings
-from dicast.workers.admission.pool_state import PoolStates
+from dicast.workers.admission.pool_state import PoolStates, findings
 from dicast.workers.store.connection import connect_async
 from tests.e2e.cluster import a_job, until
 
@@ -121,6 +121,23 @@ def test_four_projects_share_a_pool_though_one_is_greedy(cluster):
         c.app.ledger.cancel(job)
     for job in owners:
         c.report(job)
+
+
+def test_a_model_that_is_refused_alone_is_named(cluster):
+    """Its pool's limit is kept where this one needs it, and the other model's calls wait."""
+    c = cluster("--latency", "0.1", "--model", "small:cap=2", "--model", "large:cap=1000",
+                MAX_CONCURRENT_LLM_CALLS="40", DICAST_REQUEUE_BUDGET="20", pools=POOL)  # fmt: skip
+    c.worker()
+    agents = [{"name": model, "pool": "sim", "model": model} for model in ("small", "large")]
+    job_id = c.submit(a_job(items=100) | {"agents": agents})
+
+    def is_named():
+        state = pool_states(c).get("sim")
+        return state is not None and any("are of small, one of 2 models" in finding for finding in findings(state))
+
+    until(is_named, "the model is named")
+    c.app.ledger.cancel(job_id)
+    c.report(job_id)
 
 
 def test_two_models_of_one_account_fill_a_cap_each(cluster):
