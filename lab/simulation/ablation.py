@@ -109,6 +109,7 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "rate: more than told passes": ((LearnedRate, "refuted", _never(value=False)),),
     "rate: told per second": ((Adaptive, "_try_quanta", _nothing),),
     "latency": ((LatencyWatch, "observe", _nothing),),
+    "latency: a queue at the start": ((LatencyWatch, "_look_for_early_queue", _nothing),),
     "latency: what is needed": ((LatencyWatch, "_learn_needed", _nothing),),
     "breaker": ((Failures, "count", lambda *_, **__: 0),),
     "turned away is refused": ((adaptive, "UNAVAILABLE", None),),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from dicast.workers.policy.calls import NEVER, Done
 
@@ -38,6 +40,10 @@ KNEE_GROWTH, CALM_KNEE_GROWTH = 1.05, 1.1
 """Growth of the knee per cohort whose calls hardly queued, and of one whose calls did not; one call more is added."""
 LOW_KNEE_GROWTH = 0.04
 """That call as a part of the knee at most: to a few calls, three cohorts would add more than a probe takes back."""
+EARLY_COHORTS, MOST_EARLY = 2, 64
+"""The cohorts, and the most calls of them, by which a queue of the first calls shows itself ..."""
+RISES = 3.0
+"""... if latency rises with the number open by so many standard deviations."""
 USED_PART = 0.7
 """A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
@@ -56,6 +62,8 @@ YOUNG_MEDIANS, CLEARLY_SLOWER = 3, 3.0
 PROBE_SOON, PROBE_LATE = 3, 64
 """At a knee the limit is lowered to a part after so many cohorts, to measure the base anew: soon while that costs no
 throughput, then ever later."""
+PROBE_KNOWN = 12
+"""So many after the cut of a queue that the first calls have shown: its base is that of calls that did not wait."""
 NEEDED_FOR = 64
 """So many cohorts are not probed below the level that a former probe has shown to be needed."""
 SHALLOW = 0.8
@@ -275,14 +283,33 @@ class LatencyTarget:
         self.fresh = self.most_open = 0
 
 
+def unqueued_latency(calls: Sequence[tuple[int, float]]) -> float | None:
+    """Return the mean latency of the third of `calls` (open when sent, latency) that was sent with the fewest open;
+    None if the others did not queue.
+
+    They queued if latency rises with the number open, by the rank correlation of Kendall (1938), and the third with the
+    most open took more than `QUEUEING` times as long.
+    """
+    if len(calls) < LEAST_IN_COHORT:
+        return None
+    pairs, third, score = sorted(calls), len(calls) // 3, 0
+    for number, (opened, latency) in enumerate(pairs):
+        later = [other for level, other in pairs[number + 1 :] if level > opened]
+        score += sum((other > latency) - (other < latency) for other in later)
+    deviation = math.sqrt(len(pairs) * (len(pairs) - 1) * (2 * len(pairs) + 5) / 18.0)
+    few, many = (fmean(latency for _, latency in part) for part in (pairs[:third], pairs[-third:]))
+    return few if score > RISES * deviation and many > QUEUEING * few else None
+
+
 @dataclass(slots=True)
 class LatencyWatch:
     """Watches the latency. `hot` says that it rises, so that the limit must not grow. `base` is the least average of
     medians. `calm` is the highest limit whose calls did not queue. `knee` bounds the limit once calls have queued;
     `probe_in` more cohorts are awaited before the base is measured anew. `enough` is what the last cut left that cost
     no throughput; probes leave `needed` for `needed_for` more cohorts, since fewer calls did cost some. `target` bounds
-    it where the operator wants a latency. `answer_times` are when the last answers came. `curve` has what was seen at
-    each level, for people; nothing follows from it.
+    it where the operator wants a latency. `early` are the first calls, (open when sent, latency); `queued` says that
+    they have shown a queue, until the cut for it was judged. `answer_times` are when the last answers came. `curve` has
+    what was seen at each level, for people; nothing follows from it.
 
     Latency is a sign of queueing, read without survivor bias and with a test for being wrong. Calls are grouped into
     cohorts by the order of *sending*, whose median is estimated from those that are back and how long the others have
@@ -302,6 +329,8 @@ class LatencyWatch:
     base: float | None = None
     calm: float = 0.0
     knee: float | None = None
+    early: list[tuple[int, float]] = field(default_factory=list)
+    queued: bool = False
     medians: int = 0
     probe_in: int = PROBE_SOON
     probe_after: int = PROBE_SOON
@@ -327,6 +356,7 @@ class LatencyWatch:
         self.short = None
         self.calm, self.hot = 0.0, False
         self.enough = self.needed = 0.0
+        self.early.clear()
 
     def _end_trial(self) -> None:
         """Forget the cut under test, and what it said of the knee."""
@@ -389,7 +419,9 @@ class LatencyWatch:
         self.cohorts = deque(other for other in self.cohorts if other.first >= trial.at)
         stands = throughput >= (trial.after / trial.before) ** (PROBE_STANDS if trial.is_probe else CUT_STANDS)
         self.probe_after = PROBE_SOON if throughput > WAITED_ONLY else min(PROBE_LATE, 2 * self.probe_after)
-        self.probe_in = self.probe_after
+        if self.queued and stands:
+            self.probe_after = PROBE_KNOWN
+        self.probe_in, self.queued = self.probe_after, False
         self._learn_needed(trial, stands=stands)
         if stands:
             return None
@@ -420,6 +452,8 @@ class LatencyWatch:
         quick = LUCKY * cohort.latencies[len(cohort.latencies) // 10]
         growth = BASE_GROWTH_AT_CAP if at_cap and self.knee is None else BASE_GROWTH
         self.base = min(self.short, quick if self.base is None else self.base * growth)
+        if self.early:
+            self._look_for_early_queue()
         if median <= START_CALM * self.base:
             self.calm = max(self.calm, cohort.level)
         latest = max(self.short, median)
@@ -431,7 +465,20 @@ class LatencyWatch:
         if at_cap:
             tolerance = max(tolerance, CLEARLY_SLOWER)
         self.hot = self.short > 0.9 * tolerance * self.base
-        return max(tolerance, CLEARLY_SLOWER) if self.medians < YOUNG_MEDIANS else tolerance
+        is_young = self.medians < YOUNG_MEDIANS and not self.queued
+        return max(tolerance, CLEARLY_SLOWER) if is_young else tolerance
+
+    def _look_for_early_queue(self) -> None:
+        """Take the latency of the first calls that did not wait for the base, if others waited for each other.
+
+        A server of few slots has a queue from the first calls on, and a median of theirs is a base that hides it.
+        """
+        assert self.base is not None
+        unqueued = unqueued_latency(self.early)
+        if unqueued is not None and unqueued < self.base:
+            self.base, self.queued = unqueued, True
+        if self.queued or self.medians >= EARLY_COHORTS:
+            self.early.clear()
 
     def _draw(self, cohort: Cohort, at: float) -> None:
         """Add a cohort to the curve. Of more levels than it has points for, those seen last are kept."""
@@ -453,12 +500,15 @@ class LatencyWatch:
     def _changed(self, cohort: Cohort, limit: float, queueing: float, now: float, *, is_waiting: bool) -> float | None:
         """Return the limit that follows from the latencies, of which `queueing` times the base is too much; None if it
         may stay."""
-        if not cohort.is_at_limit or len(self.answer_times) < LEAST_ANSWERS:
+        is_early = self.queued and self.trial is None
+        if not (cohort.is_at_limit or is_early) or len(self.answer_times) < LEAST_ANSWERS:
             return None
         assert self.short is not None and self.base is not None
         slower = self.short / self.base
         if limit > 1.0 and slower > queueing:
-            return self._cut(limit, max(DEEPEST_CUT, 1.2 / slower), cohort, now)
+            part = max(DEEPEST_CUT, 1.2 / slower)
+            # Slow start may have gone on since the calls that queued were sent.
+            return self._cut(limit, part * min(1.0, cohort.limit / limit) if is_early else part, cohort, now)
         if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
         self.probe_in, self.needed_for = self.probe_in - 1, self.needed_for - 1
@@ -508,6 +558,8 @@ class LatencyWatch:
         if event.sent_at < cohort.first:
             return None
         cohort.close(event)
+        if event.ok and self.medians < EARLY_COHORTS and not self.queued and len(self.early) < MOST_EARLY:
+            self.early.append((event.open_before, event.latency_s))
         if cohort.end is None:
             return None
         if cohort.size < LEAST_IN_COHORT:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dicast.workers.policy.latency import LOOK, MOST_POINTS, Cohort, LatencyWatch
+from dicast.workers.policy.latency import LOOK, MOST_POINTS, Cohort, LatencyWatch, unqueued_latency
 from tests.workers.policy.build import done
 
 LIMIT = 40.0
@@ -561,6 +561,60 @@ def test_slow_start_that_waits_for_calm_answers_finds_out_whether_they_queue() -
             server.run(1.5, 1.5 if rises else 1.0, is_waiting=len(server.limits) == 1)
         assert server.limits[1:] == [pytest.approx(0.65 * 40.0), 40.0][: 2 if rises else 1]
         assert (watch.knee is None) is rises
+
+
+def queue_up(watch: LatencyWatch, slots: int, limit: float) -> float | None:
+    """Send a cohort at once to a server of so many slots, 3 s a call; return the first limit that the watch asks for,
+    while the limit has risen to `limit`."""
+    instants = [0.001 * number for number in range(SIZE)]
+    for at in instants:
+        watch.sent(at, float(SIZE))
+    for number, at in enumerate(instants):
+        event = done(f"{number}", at + 3.0 * (number // slots + 1), at, 200, open_before=number)
+        wanted = watch.observe(event, limit=limit, rtt_s=6.0, tolerance=2.0, is_waiting=True)
+        if wanted is not None:
+            return wanted
+    return None
+
+
+@pytest.mark.parametrize("limit", [24.0, 45.0])
+def test_a_queue_of_the_first_calls_is_cut_at_once(watch: LatencyWatch, limit: float) -> None:
+    """Their median takes 12 s; the first third of those that are back by then took 3, but for one that took 6."""
+    assert queue_up(watch, 4, limit) == pytest.approx(24.0 * 1.2 * 3.6 / 12.0)
+    assert watch.base == pytest.approx(3.6)
+
+
+def test_first_calls_that_find_free_slots_show_no_queue(watch: LatencyWatch) -> None:
+    assert queue_up(watch, SIZE, 45.0) is None
+    assert watch.base == pytest.approx(3.0)
+
+
+def test_after_a_queue_of_the_first_calls_the_base_is_not_measured_anew_soon(watch: LatencyWatch) -> None:
+    limit = queue_up(watch, 4, 24.0)
+    assert limit is not None and watch.trial is not None
+    for cohort in range(3):
+        for number in range(SIZE):
+            at = 60.0 + 20.0 * cohort + 0.75 * number
+            watch.sent(at, limit)
+            watch.observe(done("x", at + 5.0, at, 200, open_before=6), limit=limit, rtt_s=5.0, tolerance=2.0)
+    assert not watch.queued
+    assert watch.probe_after == 12
+
+
+def test_latencies_that_vary_by_chance_show_no_queue() -> None:
+    rng = random.Random(1)
+    first = [[(number, rng.lognormvariate(0.0, 0.6)) for number in range(SIZE)] for _ in range(1000)]
+    assert sum(unqueued_latency(calls) is not None for calls in first) <= 3
+
+
+def test_the_first_calls_are_looked_at_in_two_cohorts_and_then_forgotten(watch: LatencyWatch) -> None:
+    clock = itertools.count(0.0, 1.0)
+    feed(watch, clock, 1.0, 1)
+    assert len(watch.early) > 0
+    feed(watch, clock, 1.0, 1)
+    assert watch.early == []
+    feed(watch, clock, 1.0, 1)
+    assert watch.early == []
 
 
 def test_at_a_cap_only_much_slower_answers_mean_a_knee_and_one_is_forgotten(watch: LatencyWatch) -> None:

@@ -105,6 +105,14 @@ def test_a_server_for_a_few_calls_is_kept_busy(server: dict[str, float]) -> None
     assert latencies[1] < 2.0 and latencies[-1] < 2.5
 
 
+def test_a_queue_that_the_first_calls_fill_is_left_soon() -> None:
+    """A server of 8 slots was found out in minutes, since the latency of its first calls was that of a queue."""
+    slots = CATALOGUE["slots"]
+    results = [judge(run(slots, seed, "central"), run(slots, seed, "oracle")) for seed in range(1, 4)]
+    assert min(result.utilisation for result in results) > 0.95
+    assert statistics.fmean(result.latency for result in results) < 2.0
+
+
 class Targeted(Central):
     """The policy with a latency target. `heard` has when each answer came, how long it took, and the limit then."""
 
