@@ -55,3 +55,14 @@ def test_a_campaigns_clocks_are_the_applications_intervals(redis_url, factor, pa
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=APP.parent, capture_output=True, text=True,
                           check=True)  # fmt: skip
     assert done.stdout.split() == [str(page_still_ms), str(beacon_s), str(beacon_s)]
+
+
+def test_a_campaigns_pauses_between_steps_of_batches_are_the_applications(redis_url):
+    code = (
+        "import lab.chaos.hooks; from dicast.app.application import app; from dicast.app.pipeline import batches; "
+        "print(app.intervals.batch_forms_ms, app.intervals.batch_poll_ms[0], batches.AGAIN_MS)"
+    )
+    environ = {**os.environ, "CHAOS_BATCHES": "0.1", "REDIS_URL": redis_url}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=APP.parent, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert done.stdout.split() == ["300", "100", "500"]

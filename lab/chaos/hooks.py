@@ -6,6 +6,7 @@ CHAOS_ARM      a file that, while it exists, holds "point n": the first process 
                time from then on takes the file away and kills itself
 CHAOS_FULL     a file: while it exists, there is no room left on the disk for results and answers
 CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
+CHAOS_BATCHES  a factor for the pauses after which batches are formed, looked at and tried again
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dicast.app.ledger.ledger
+import dicast.app.pipeline.batches
 import dicast.app.pipeline.judge
 import dicast.app.pipeline.messages
 import dicast.app.pipeline.outcomes
@@ -102,12 +104,25 @@ def _fill(full: Path) -> None:
         module.replacing = replacing
 
 
+def _hurry_batches(factor: float) -> None:
+    batches, least_ms, most_ms = dicast.app.pipeline.batches, *app.intervals.batch_poll_ms
+    poll_ms = (int(least_ms * factor), int(most_ms * factor))
+    forms_ms = int(app.intervals.batch_forms_ms * factor)
+    app.intervals = replace(app.intervals, batch_forms_ms=forms_ms, batch_poll_ms=poll_ms)
+    batches.AGAIN_MS = int(batches.AGAIN_MS * factor)
+    batches.LOOK_EVERY_S *= factor
+    batches.IDLE_LOOK_S *= factor
+
+
 if "CHAOS_FULL" in os.environ:
     _fill(Path(os.environ["CHAOS_FULL"]))
+if {"CHAOS_CLOCKS", "CHAOS_BATCHES"} & os.environ.keys():
+    assert not {"registry", "ledger"} & vars(app).keys(), "they are made of these"
 if "CHAOS_CLOCKS" in os.environ:
     factor = float(os.environ["CHAOS_CLOCKS"])
-    assert not {"registry", "ledger"} & vars(app).keys(), "they are made of these"
     shorter = {clock: int(getattr(app.intervals, clock) * factor) for clock in LONG_CLOCKS}
     app.intervals = replace(app.intervals, **shorter)
     beacon_s = max(BEACON_LEAST_S, app.node_intervals.beacon_s * factor)
     app.node_intervals = replace(app.node_intervals, beacon_s=beacon_s)
+if "CHAOS_BATCHES" in os.environ:
+    _hurry_batches(float(os.environ["CHAOS_BATCHES"]))

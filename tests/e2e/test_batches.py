@@ -31,6 +31,10 @@ dialect = "anthropic"
 price = {{ input = 2, output = 8, batch = 0.5 }}
 """
 UNITS = 200
+HURRIED = ("-I", "lab.chaos.hooks")
+PAUSES = {"CHAOS_BATCHES": "0.1"}
+"""Workers started so wait a tenth of the time before a batch is formed, looked at and tried again. What is asserted
+does not depend on it; a job that goes through without a fault is run with the product's own pauses."""
 
 
 def invoice(cluster: Cluster) -> dict[str, Any]:
@@ -65,20 +69,20 @@ ANY_STEP = [("sim", step) for step in STEPS] + [("claude", step) for step in ("a
 def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: str, step: str, number: int) -> None:
     """Another worker goes on. By the provider's own invoice nothing is paid for twice, and no batch is left behind."""
     with contextlib.ExitStack() as parts:
-        provider = Simulated("--price", "2/8", "--batch-time", "2")
+        provider = Simulated("--price", "2/8", "--batch-time", "1")
         parts.callback(provider.stop)
         proxy = HoldingProxy(provider.base_url, step)
         parts.callback(proxy.stop)
-        c = Cluster(tmp_path, redis_url, POOLS.format(url=proxy.url), DICAST_BATCH_LISTED="3")
+        c = Cluster(tmp_path, redis_url, POOLS.format(url=proxy.url), DICAST_BATCH_LISTED="1", **PAUSES)
         parts.callback(c.stop)
         c.provider = provider
         c.app.store.flushdb()
-        first = c.worker()
+        first = c.worker(*HURRIED)
         job_id = c.submit(a_job(agents=1, dimensions=2, items=75, pool=pool, road="batch"))
         assert proxy.held.wait(60), step
         first.kill()
         c.workers.remove(first)
-        c.worker()
+        c.worker(*HURRIED)
         report = c.report(job_id, 120)
         bill, batches = invoice(c), provider.stats()["batches"]["states"]
         assert (report["scored"], report["failed"]) == (150, 0)
@@ -90,8 +94,8 @@ def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: st
 
 
 def test_auto_goes_by_batches_where_there_is_time(cluster: Any) -> None:
-    c = cluster("--price", "2/8", "--batch-time", "1", pools=POOLS)
-    c.worker()
+    c = cluster("--price", "2/8", "--batch-time", "1", pools=POOLS, **PAUSES)
+    c.worker(*HURRIED)
     reports = {
         end: c.report(c.submit(a_job(agents=1, dimensions=2, items=20, road="auto", id=name, **more)))
         for end, name, more in (("", "free", {}), ("10m", "bound", {"finish_by": "10m"}))
@@ -107,13 +111,15 @@ def test_auto_goes_by_batches_where_there_is_time(cluster: Any) -> None:
 
 def test_units_of_a_late_batch_are_moved_online_by_a_worker(cluster: Any) -> None:
     """By the invoice, each is paid for once; the books tell what each road cost."""
-    settings = {"DICAST_BATCH_TURNAROUND": "2", "DICAST_BATCH_CANCELLING": "1"}
+    settings = {
+        "DICAST_BATCH_TURNAROUND": "2", "DICAST_BATCH_CANCELLING": "1", "MAX_CONCURRENT_LLM_CALLS": "20", **PAUSES,
+    }  # fmt: skip
     c = cluster("--price", "2/8", "--batch-time", "60", "--batch-cancelling", "1", pools=POOLS, **settings)
-    c.worker()
+    c.worker(*HURRIED)
     other = [{"id": "other", "instructions": "Is it short?"}]
     c.report(c.submit({**a_job(agents=1, items=3), "dimensions": other}))  # calls are known to be fast
     before = invoice(c)["pico"]
-    job_id = c.submit(a_job(agents=1, dimensions=2, items=50, road="auto", finish_by=95, id="moved"))
+    job_id = c.submit(a_job(agents=1, dimensions=2, items=50, road="auto", finish_by=75, id="moved"))
     report = c.report(job_id, 100)
     bill = invoice(c)
     batch, online = bill["roads"]["batch"]["requests"], bill["roads"]["online"]["requests"] - 3
@@ -153,8 +159,8 @@ def test_calls_that_the_usual_service_answers_cost_its_price(cluster: Any, asked
 
 
 def test_a_cancelled_job_keeps_what_its_batch_has_done_and_goes_on_later(cluster: Any) -> None:
-    c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS)
-    c.worker()
+    c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS, **PAUSES)
+    c.worker(*HURRIED)
     job_id = c.submit(a_job(agents=1, dimensions=2, items=100, road="batch"))
     until(lambda: any(batch.done for batch in c.app.ledger.batches()), "the first requests are answered")
     cancel(c.app, job_id)
@@ -181,9 +187,10 @@ FAULTS = {
 def test_answers_of_the_batch_api_get_lost(cluster: Any, pool: str) -> None:
     """What was created is found, and what was not is created; nothing is billed twice. A unit has three attempts: of
     120, one in a thousand runs fails by the errors alone."""
-    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.02", pools=POOLS, DICAST_BATCH_LISTED="2")
+    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.02", pools=POOLS, DICAST_BATCH_LISTED="0.4",
+                **PAUSES)  # fmt: skip
     c.provider.control(faults=FAULTS)
-    c.worker()
+    c.worker(*HURRIED)
     report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
     assert (report["scored"], report["failed"]) == (120, 0)
     bill = invoice(c)
@@ -196,9 +203,10 @@ def test_answers_of_the_batch_api_get_lost(cluster: Any, pool: str) -> None:
 def test_the_books_are_the_invoice(cluster: Any, pool: str) -> None:
     """To the last pico, for a job with requests that fail for nothing, answers that are paid for and no use, and lost
     answers of the batch API."""
-    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.1", pools=POOLS, DICAST_BATCH_LISTED="2")
+    c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.1", pools=POOLS, DICAST_BATCH_LISTED="0.4",
+                **PAUSES)  # fmt: skip
     c.provider.control(faults={"out_of_range": 0.1, **FAULTS})
-    c.worker()
+    c.worker(*HURRIED)
     report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
     bill, [spent] = invoice(c), report["cost"]["sums"]
     billed = bill["roads"]["batch"]["requests"]
