@@ -6,6 +6,7 @@ CHAOS_ARM      a file that, while it exists, holds "point n": the first process 
                time from then on takes the file away and kills itself
 CHAOS_FULL     a file: while it exists, there is no room left on the disk for results and answers
 CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
+CHAOS_TICKS    seconds without a tick of the beat after which a worker does its work
 CHAOS_BATCHES  a factor for the pauses after which batches are formed, looked at and tried again
 """
 
@@ -116,7 +117,7 @@ def _hurry_batches(factor: float) -> None:
 
 if "CHAOS_FULL" in os.environ:
     _fill(Path(os.environ["CHAOS_FULL"]))
-if {"CHAOS_CLOCKS", "CHAOS_BATCHES"} & os.environ.keys():
+if {"CHAOS_CLOCKS", "CHAOS_TICKS", "CHAOS_BATCHES"} & os.environ.keys():
     assert not {"registry", "ledger"} & vars(app).keys(), "they are made of these"
 if "CHAOS_CLOCKS" in os.environ:
     factor = float(os.environ["CHAOS_CLOCKS"])
@@ -124,5 +125,8 @@ if "CHAOS_CLOCKS" in os.environ:
     app.intervals = replace(app.intervals, **shorter)
     beacon_s = max(BEACON_LEAST_S, app.node_intervals.beacon_s * factor)
     app.node_intervals = replace(app.node_intervals, beacon_s=beacon_s)
+    app.intervals = replace(app.intervals, owner_silent_ms=int(1000 * (beacon_s + 1)))
+if "CHAOS_TICKS" in os.environ:
+    app.intervals = replace(app.intervals, beat_silent_ms=int(1000 * float(os.environ["CHAOS_TICKS"])))
 if "CHAOS_BATCHES" in os.environ:
     _hurry_batches(float(os.environ["CHAOS_BATCHES"]))

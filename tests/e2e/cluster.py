@@ -133,9 +133,12 @@ class Cluster:
         self.provider: Simulated
 
     def worker(self, *options: str, **settings: str) -> Worker:
-        """Start a worker and wait until it takes work."""
-        name = f"w{len(self.workers)}"
-        worker = Worker({**self.environ, **settings}, name, self.folder / f"{name}.log", *options)
+        """Start a worker and wait until it takes work. Settings that begin with CHAOS_ are those of `lab.chaos.hooks`,
+        and have it imported."""
+        name, environ = f"w{len(self.workers)}", {**self.environ, **settings}
+        if "-I" not in options and any(setting.startswith("CHAOS_") for setting in environ):
+            options = ("-I", "lab.chaos.hooks", *options)
+        worker = Worker(environ, name, self.folder / f"{name}.log", *options)
         self.workers.append(worker)
         until(worker.ready, "a worker is ready")
         return worker

@@ -31,10 +31,9 @@ dialect = "anthropic"
 price = {{ input = 2, output = 8, batch = 0.5 }}
 """
 UNITS = 200
-HURRIED = ("-I", "lab.chaos.hooks")
-PAUSES = {"CHAOS_BATCHES": "0.1"}
-"""Workers started so wait a tenth of the time before a batch is formed, looked at and tried again. What is asserted
-does not depend on it; a job that goes through without a fault is run with the product's own pauses."""
+PAUSES = {"CHAOS_BATCHES": "0.1", "CHAOS_TICKS": "1"}
+"""Workers wait a tenth of the time before a batch is formed, looked at and tried again, and for a beat that does not
+tick. What is asserted does not depend on it; a job that goes through without a fault is run with the product's own."""
 
 
 def invoice(cluster: Cluster) -> dict[str, Any]:
@@ -77,12 +76,12 @@ def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: st
         parts.callback(c.stop)
         c.provider = provider
         c.app.store.flushdb()
-        first = c.worker(*HURRIED)
+        first = c.worker()
         job_id = c.submit(a_job(agents=1, dimensions=2, items=75, pool=pool, road="batch"))
         assert proxy.held.wait(60), step
         first.kill()
         c.workers.remove(first)
-        c.worker(*HURRIED)
+        c.worker()
         report = c.report(job_id, 120)
         bill, batches = invoice(c), provider.stats()["batches"]["states"]
         assert (report["scored"], report["failed"]) == (150, 0)
@@ -95,7 +94,7 @@ def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: st
 
 def test_auto_goes_by_batches_where_there_is_time(cluster: Any) -> None:
     c = cluster("--price", "2/8", "--batch-time", "1", pools=POOLS, **PAUSES)
-    c.worker(*HURRIED)
+    c.worker()
     reports = {
         end: c.report(c.submit(a_job(agents=1, dimensions=2, items=20, road="auto", id=name, **more)))
         for end, name, more in (("", "free", {}), ("10m", "bound", {"finish_by": "10m"}))
@@ -115,7 +114,7 @@ def test_units_of_a_late_batch_are_moved_online_by_a_worker(cluster: Any) -> Non
         "DICAST_BATCH_TURNAROUND": "2", "DICAST_BATCH_CANCELLING": "1", "MAX_CONCURRENT_LLM_CALLS": "20", **PAUSES,
     }  # fmt: skip
     c = cluster("--price", "2/8", "--batch-time", "60", "--batch-cancelling", "1", pools=POOLS, **settings)
-    c.worker(*HURRIED)
+    c.worker()
     other = [{"id": "other", "instructions": "Is it short?"}]
     c.report(c.submit({**a_job(agents=1, items=3), "dimensions": other}))  # calls are known to be fast
     before = invoice(c)["pico"]
@@ -160,7 +159,7 @@ def test_calls_that_the_usual_service_answers_cost_its_price(cluster: Any, asked
 
 def test_a_cancelled_job_keeps_what_its_batch_has_done_and_goes_on_later(cluster: Any) -> None:
     c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS, **PAUSES)
-    c.worker(*HURRIED)
+    c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=2, items=100, road="batch"))
     until(lambda: any(batch.done for batch in c.app.ledger.batches()), "the first requests are answered")
     cancel(c.app, job_id)
@@ -190,7 +189,7 @@ def test_answers_of_the_batch_api_get_lost(cluster: Any, pool: str) -> None:
     c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.02", pools=POOLS, DICAST_BATCH_LISTED="0.4",
                 **PAUSES)  # fmt: skip
     c.provider.control(faults=FAULTS)
-    c.worker(*HURRIED)
+    c.worker()
     report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
     assert (report["scored"], report["failed"]) == (120, 0)
     bill = invoice(c)
@@ -206,7 +205,7 @@ def test_the_books_are_the_invoice(cluster: Any, pool: str) -> None:
     c = cluster("--price", "2/8", "--batch-time", "1", "--batch-errors", "0.1", pools=POOLS, DICAST_BATCH_LISTED="0.4",
                 **PAUSES)  # fmt: skip
     c.provider.control(faults={"out_of_range": 0.1, **FAULTS})
-    c.worker(*HURRIED)
+    c.worker()
     report = c.report(c.submit(a_job(agents=1, dimensions=2, items=60, pool=pool, road="batch")), 400)
     bill, [spent] = invoice(c), report["cost"]["sums"]
     billed = bill["roads"]["batch"]["requests"]

@@ -110,7 +110,7 @@ def test_a_job_that_pays_at_most_once_is_told_what_it_cannot_know(cluster):
 @pytest.mark.parametrize("batching", [False, True])
 def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, batching):
     """A report told 1,510 calls where the provider had seen 1,517, and nobody could say why."""
-    c = cluster("--latency", "1", "--cap", "6")
+    c = cluster("--latency", "1", "--cap", "6", CHAOS_CLOCKS="0.2", CHAOS_TICKS="1")
     c.worker(BATCHING_ENABLED=str(batching).lower())
     job_id = c.submit({**a_job(agents=2, dimensions=3, items=10), "batching": batching})
     for _ in range(2):
@@ -118,6 +118,7 @@ def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, b
         until(lambda calls=calls: c.provider.stats()["calls"] > calls + 2 and c.provider.stats()["open"] > 2, "open")
         c.workers[-1].kill()
         c.worker()
+    c.provider.control(latency=0.1)
     report = c.report(job_id, 2 * DEADLINE_S)
     made = c.provider.stats()["calls"]
     interrupted = made - (20 if batching else 60)
@@ -129,11 +130,13 @@ def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, b
 
 def test_a_frozen_worker_comes_back_too_late(cluster):
     """Its work is done elsewhere, its lease still counts, and what it brings after its thaw is refused and counted."""
-    c = cluster("--latency", "4", MAX_CONCURRENT_LLM_CALLS="2")
+    c = cluster("--latency", "4", MAX_CONCURRENT_LLM_CALLS="2", LLM_CALL_TIMEOUT="10", DICAST_HEARTBEAT_TIMEOUT="10",
+                CHAOS_TICKS="1")  # fmt: skip
     frozen = c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=6))
     until(lambda: c.provider.stats()["open"] >= 2, "two are open")
     os.killpg(frozen.process.pid, signal.SIGSTOP)
+    c.provider.control(latency=2)
     try:
         c.worker()
         [page] = c.app.store.keys(f"{{dicast}}:job:{job_id}:page:*:0:0")
@@ -290,7 +293,7 @@ def test_a_worker_does_not_trust_a_store_that_drops_jobs(store, cluster, options
 
 
 def test_a_full_store_ends_no_worker_and_is_waited_for(store, cluster):
-    c = cluster("--latency", "0.5", REDIS_URL=store.url)
+    c = cluster("--latency", "0.5", REDIS_URL=store.url, CHAOS_CLOCKS="0.2", CHAOS_TICKS="1")
     worker = c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=20))
     until(lambda: c.done(job_id) >= 5 and c.provider.stats()["open"], "calls are open")

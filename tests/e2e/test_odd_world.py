@@ -23,7 +23,6 @@ provider = "simulated"
 base_url = "{url}/v1"
 dialect = "openai"
 """
-CLOCKS = ("-I", "lab.chaos.hooks")
 
 
 def test_odd_messages_end_no_loop_stay_nowhere_and_stop_nobody(tmp_path):
@@ -75,11 +74,14 @@ def test_a_job_of_a_pool_that_has_left_the_configuration_ends_and_names_it(newer
     """Some of its units were published before; meanwhile others' lost messages are sent again."""
     c, old = newer
     job_id = c.submit(mixed(items=2))
-    first = c.worker("-Q", "dicast.control")
+    clocks = {"CHAOS_CLOCKS": "0.1", "CHAOS_TICKS": "1"}
+    first = c.worker("-Q", "dicast.control", **clocks)
     until(lambda: c.app.store.llen("provider.new") and c.app.store.llen("provider.sim"), "all is published")
+    until(lambda: c.app.store.zscore("{dicast}:known_pools", "new"), "the pool is announced")
     first.stop()
     c.app.store.delete("provider.sim")
-    c.worker(*CLOCKS, CHAOS_CLOCKS="0.2", **old)
+    c.app.store.zincrby("{dicast}:known_pools", -c.app.intervals.pool_gone_ms, "new")  # so long ago
+    c.worker(**clocks, **old)
     report = c.report(job_id)
     assert (report["status"], report["scored"], report["failed"]) == ("completed", 10, 10)
     assert {(e["judge"], e["kind"], e["message"]) for e in c.errors(job_id)} == {
@@ -95,7 +97,7 @@ def test_a_job_whose_file_is_gone_is_cancelled_with_the_reason_and_others_go_on(
     data.write_text("".join(json.dumps({"id": str(n), "text": "A text."}) + "\n" for n in range(5)))
     gone = c.submit({**a_job(agents=1, dimensions=2), "items": {"path": str(data)}})
     data.unlink()
-    c.worker(*CLOCKS, CHAOS_CLOCKS="0.05")
+    c.worker(CHAOS_CLOCKS="0.05", CHAOS_TICKS="1")
     until(lambda: "cannot be read" in str(c.app.ledger.status(gone).waits_for), "it is told what is missing")
     other = c.submit(a_job(agents=1, dimensions=5))
     assert c.report(other)["scored"] == 5
