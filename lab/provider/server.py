@@ -2,6 +2,7 @@
 
     POST .../chat/completions, POST .../messages     the APIs, under any prefix
     POST /control   {"cap": 3, "faults": {"cut": 0.1}, "model": "m", "reset": true}: change behaviour, forget counts
+                    {"answer": true}: let the calls that are open, and well so far, wait no longer for their answers
     GET  /control   the behaviour in force
     GET  /stats     counts so far      GET /log?after=N   every request, oldest first
     Files, batches and the invoice: lab/provider/batches.py
@@ -174,6 +175,7 @@ class SimulatedAccount(SimulatedProvider):
         self._prefixes = features.PrefixCache()
         self._good_answers = 0
         self._answers: deque[tuple[str | None, str]] = deque(maxlen=_ANSWERS_KEPT)
+        self._waiting: set[asyncio.Future[None]] = set()
         self._deaf_calls: set[asyncio.Task[web.StreamResponse]] = set()
         self.invoice = Invoice()
         self._batches = BatchServer(
@@ -262,8 +264,10 @@ class SimulatedAccount(SimulatedProvider):
             case "POST", "/control":
                 try:
                     wish = orjson.loads(await request.content.read())
-                    model, reset = wish.pop("model", ""), wish.pop("reset", False)
+                    model, reset, answers = wish.pop("model", ""), wish.pop("reset", False), wish.pop("answer", False)
                     self.control(wish, model=model, reset=reset)
+                    if answers:
+                        self._answer_now()
                 except (ConfigError, ValueError, AttributeError, TypeError) as error:
                     return web.Response(status=400, text=str(error))
                 body = {"ok": True}
@@ -375,7 +379,7 @@ class SimulatedAccount(SimulatedProvider):
             return self._error(dialect, lane, status, "failure", {})
         fault = self._draw_fault(behaviour)
         if latency_s:
-            await asyncio.sleep(latency_s)
+            await self._wait(latency_s)
         answers = self._answers_to(call, behaviour, fault)
         other_text = self._other_answer(entry["nonce"]) if fault == "swapped" else None
         self._answers.append((entry["nonce"], answers[0].text))
@@ -418,6 +422,21 @@ class SimulatedAccount(SimulatedProvider):
         if behaviour.reasoning or fault in END_FAULTS:
             body = features.ended(dialect.name, orjson.loads(body), call, behaviour.reasoning, fault)
         return body
+
+    async def _wait(self, latency_s: float) -> None:
+        """Wait as long as the model needs for an answer, or until all are to be answered."""
+        answered = self._loop.create_future()
+        timer = self._loop.call_later(latency_s, _wake, answered)
+        self._waiting.add(answered)
+        try:
+            await answered
+        finally:
+            timer.cancel()
+            self._waiting.discard(answered)
+
+    def _answer_now(self) -> None:
+        for answered in self._waiting:
+            _wake(answered)
 
     def _rejection(
         self, request: web.BaseRequest, dialect: AccountFormat, call: ParsedCall, lane: _Lane
@@ -536,6 +555,11 @@ class SimulatedAccount(SimulatedProvider):
         self._good_answers += 1
         while self._steps and self._good_answers >= _at_answers(self._steps[0]):
             self._default.change(self._steps.pop(0).changes, now)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _output_tokens(answers: Sequence[SimulatedAnswer], reasoning: int, most: int) -> int:

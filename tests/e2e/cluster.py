@@ -62,6 +62,7 @@ class Simulated:
             return found
 
     def control(self, **changes: Any) -> None:
+        """Change its behaviour; with `answer=True` the calls that are open are answered at once."""
         body = json.dumps(changes).encode()
         request = urllib.request.Request(
             f"{self.base_url}/control", data=body, headers={"content-type": "application/json"}

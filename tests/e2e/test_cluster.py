@@ -89,7 +89,7 @@ def test_a_drained_node_ends_its_calls_and_another_does_the_rest(cluster):
     until(lambda: by_name(c, "w0").open == 4 and c.provider.stats()["open"] == 8, "it works")
     view = c.app.cluster.drain("w0", by="test", deadline_s=30)
     assert (view.status, view.available) == (NodeStatus.DRAINING, 0)
-    c.provider.control(latency=0.1)
+    c.provider.control(latency=0.1, answer=True)
     view = until(lambda: (v := by_name(c, "w0")).status is NodeStatus.CORDONED and v, "it is drained")
     assert view.reason == "drain by test: drained"
     assert until(lambda: by_name(c, "w0").held == 0, "it holds nothing") is True
@@ -104,7 +104,7 @@ def test_a_drained_node_ends_its_calls_and_another_does_the_rest(cluster):
     until(lambda: by_name(c, "w0").open == 4 and c.provider.stats()["open"] >= 7, "it works again")
     c.app.cluster.drain("w0", by="test", deadline_s=0)
     until(lambda: by_name(c, "w0").reason == "drain by test: drained, 4 calls cut at the deadline", "it says so")
-    c.provider.control(latency=0.1)
+    c.provider.control(latency=0.1, answer=True)
     assert c.report(job_id)["scored"] == 8
     assert first.process.poll() is None
     c.quiet()
@@ -190,7 +190,7 @@ def test_waiting_work_is_stolen_on_demand(cluster):
     until(lambda: held(c)["w1"] >= 2, "it has moved")
     assert watch.s < 15
     assert c.app.cluster.steal(by="test").total == 0, "nobody is idle any more"
-    c.provider.control(latency=0.02)
+    c.provider.control(latency=0.02, answer=True)
     report = c.report(job_id)
     assert (report["scored"], report["calls"]) == (20, 20)
     c.quiet()
@@ -201,21 +201,21 @@ def test_waiting_work_is_stolen_by_the_housekeeping(cluster):
     watch = Stopwatch()
     until(lambda: held(c)["w1"] >= 2, "it has moved")
     assert watch.s < 30  # a look a second
-    c.provider.control(latency=0.02)
+    c.provider.control(latency=0.02, answer=True)
     report = c.report(job_id)
     assert (report["scored"], report["calls"]) == (20, 20)
     assert '"acquired"' in idle.log.read_text()
 
 
 def test_what_a_full_node_holds_goes_to_one_with_a_free_slot(cluster):
-    c = cluster("--latency", "12", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
+    c = cluster("--latency", "30", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
     c.worker("-c", "1")
     job_id = c.submit(a_job(agents=1, dimensions=2))
     until(lambda: held(c) == {"w0": 1} and by_name(c, "w0").open == 1, "its only slot is taken")
     c.worker("-c", "1")
     until(lambda: c.provider.stats()["accepted"] == 2, "the other call has begun")
     assert not c.done(job_id), "while the first was open"
-    c.provider.control(latency=0.02)
+    c.provider.control(latency=0.02, answer=True)
     assert c.report(job_id)["calls"] == 2
 
 
@@ -231,7 +231,7 @@ def check_that_a_full_node_hands_on_what_it_holds(c):
     until(lambda: c.provider.stats()["accepted"] == 4, "all calls are open")
     took_s = time.monotonic() - ready
     assert not c.done(job_id), "and none has ended"
-    c.provider.control(latency=0.02)
+    c.provider.control(latency=0.02, answer=True)
     report = c.report(job_id)
     assert (report["scored"], report["calls"], c.provider.stats()["calls"]) == (4, 4, 4)
     gave = [line for line in c.logs() if line.get("event") == "gave_back"]
@@ -242,7 +242,7 @@ def check_that_a_full_node_hands_on_what_it_holds(c):
 
 def test_a_full_node_hands_on_what_it_holds_though_no_beat_ticks(cluster):
     """It waited for up to a call's time."""
-    c = cluster("--latency", "15", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
+    c = cluster("--latency", "30", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60")
     assert check_that_a_full_node_hands_on_what_it_holds(c) < 10, "about two seconds, on a machine that is not busy"
 
 
@@ -251,7 +251,7 @@ def test_a_full_node_hands_on_what_it_holds_from_rabbitmq(cluster, tmp_path):
     rabbitmq = RabbitMQ(tmp_path / "rabbitmq")
     try:
         c = cluster(
-            "--latency", "20", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60",
+            "--latency", "30", "--sigma", "0", MAX_CONCURRENT_LLM_CALLS="40", LLM_CALL_TIMEOUT="60",
             DICAST_BROKER_URL=rabbitmq.url,
         )  # fmt: skip
         assert check_that_a_full_node_hands_on_what_it_holds(c) < 12

@@ -131,6 +131,17 @@ async def test_models_have_limits_of_their_own():
     assert stats["models"] == {"slow": {"open": 1, "max_open": stats["models"]["slow"]["max_open"], "max_serving": 1}}
 
 
+async def test_open_calls_are_answered_when_one_says_so():
+    async with SimulatedAccount(config(latency=60)) as sim, aiohttp.ClientSession() as http:
+        asked = [asyncio.ensure_future(post(http, sim)) for _ in range(2)]
+        await until(lambda: sim.stats()["open"] == 2)
+        async with http.post(sim.base_url + "/control", json={"latency": 0.01, "answer": True}) as response:
+            assert response.status == 200
+        assert await asyncio.wait_for(asyncio.gather(*asked), 30) == [200, 200]
+        assert await post(http, sim) == 200, "and what comes later waits as long as is said"
+        assert sim.stats()["open"] == 0
+
+
 async def test_behaviour_changes_while_it_runs():
     async with SimulatedAccount() as sim, aiohttp.ClientSession() as http:
         assert await post(http, sim) == 200
