@@ -41,12 +41,13 @@ def kinds(cluster, job_id):
 
 
 def test_a_revoked_unit_ends_as_cancelled_and_its_job_completes(cluster):
-    c = cluster("--latency", "5", "--sigma", "0")
+    c = cluster("--latency", "15", "--sigma", "0")
     c.worker("-c", "1")
     job_id = c.submit(a_job(agents=1, dimensions=3))
     until(lambda: c.provider.stats()["open"] == 1, "the first is being called")
     *_, last = unit_ids(c, job_id)
     assert f"unit {last} is revoked: it gets no call" in celery(c, "control", "revoke", last)
+    c.provider.control(latency=0.05, answer=True)
     report = c.report(job_id)
     assert (report["status"], report["scored"], kinds(c, job_id)) == ("completed", 2, {"cancelled": 1})
     assert [error["message"] for error in c.errors(job_id)] == ["it was revoked"]
