@@ -96,17 +96,19 @@ class Worker:
 
     def stop(self, deadline_s: float = 30.0) -> int:
         """Polite stop; its exit code."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=deadline_s)
-            except subprocess.TimeoutExpired as late:
-                self.process.send_signal(signal.SIGUSR1)  # Celery writes all stacks into its log
-                time.sleep(1)
-                self.kill()
-                late.add_note(self.log.read_text()[-5000:])
-                raise
-        return self.process.wait()
+        self.process.terminate()
+        return self.ended(deadline_s)
+
+    def ended(self, deadline_s: float = 30.0) -> int:
+        """Wait until a worker that has been told to stop has ended; its exit code."""
+        try:
+            return self.process.wait(timeout=deadline_s)
+        except subprocess.TimeoutExpired as late:
+            self.process.send_signal(signal.SIGUSR1)  # Celery writes all stacks into its log
+            time.sleep(1)
+            self.kill()
+            late.add_note(self.log.read_text()[-5000:])
+            raise
 
 
 class Cluster:
@@ -180,8 +182,10 @@ class Cluster:
         assert self.app.store.hgetall(self.app.keys.open) == {}
 
     def stop(self) -> None:
+        for worker in self.workers:  # together, as each takes a second
+            worker.process.terminate()
         for worker in self.workers:
-            worker.stop()
+            worker.ended()
         self.app.close()
 
 
