@@ -158,7 +158,8 @@ def test_calls_that_the_usual_service_answers_cost_its_price(cluster: Any, asked
 
 
 def test_a_cancelled_job_keeps_what_its_batch_has_done_and_goes_on_later(cluster: Any) -> None:
-    c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS, **PAUSES)
+    c = cluster("--price", "2/8", "--batch-time", "30", "--batch-cancelling", "1", pools=POOLS, **PAUSES,
+                CHAOS_CLOCKS="0.2")  # fmt: skip
     c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=2, items=100, road="batch"))
     until(lambda: any(batch.done for batch in c.app.ledger.batches()), "the first requests are answered")

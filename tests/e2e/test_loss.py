@@ -74,7 +74,7 @@ def health(cluster, **settings):
 
 
 def test_a_unit_that_kills_its_workers_is_set_aside(cluster):
-    c = cluster("--latency", "60", LLM_CALL_TIMEOUT="100")
+    c = cluster("--latency", "60", LLM_CALL_TIMEOUT="100", CHAOS_TICKS="1")
     job_id = c.submit(a_job(agents=1, dimensions=1))
     for deaths in (1, 2, 3):
         worker = c.worker()
@@ -91,7 +91,7 @@ def test_a_unit_that_kills_its_workers_is_set_aside(cluster):
 
 
 def test_a_job_that_pays_at_most_once_is_told_what_it_cannot_know(cluster):
-    c = cluster("--latency", "2", "--cap", "5")
+    c = cluster("--latency", "2", "--cap", "5", CHAOS_TICKS="1")
     worker = c.worker()
     job_id = c.submit(a_job(agents=1, spend="at_most_once"))
     until(lambda: c.provider.stats()["open"] >= 5, "five are open")
@@ -293,7 +293,8 @@ def test_a_worker_does_not_trust_a_store_that_drops_jobs(store, cluster, options
 
 
 def test_a_full_store_ends_no_worker_and_is_waited_for(store, cluster):
-    c = cluster("--latency", "0.5", REDIS_URL=store.url, CHAOS_CLOCKS="0.2", CHAOS_TICKS="1")
+    settings = {"LLM_CALL_TIMEOUT": "8", "CHAOS_CLOCKS": "0.2", "CHAOS_TICKS": "1"}  # leases may have to run out
+    c = cluster("--latency", "0.5", REDIS_URL=store.url, **settings)
     worker = c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=20))
     until(lambda: c.done(job_id) >= 5 and c.provider.stats()["open"], "calls are open")
