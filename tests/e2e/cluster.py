@@ -18,6 +18,7 @@ from typing import Any
 
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
+from dicast.workers.store.scripts import vouch
 from tests.patience import Stopwatch
 from tests.processes import start
 
@@ -135,6 +136,10 @@ class Cluster:
         self.workers: list[Worker] = []
         self.provider: Simulated
 
+    def vouch(self) -> None:
+        """Say that the store has lost nothing: one that has just been made grants nothing for two seconds."""
+        vouch(self.app.store, self.app.keys)
+
     def worker(self, *options: str, **settings: str) -> Worker:
         """Start a worker and wait until it takes work. Settings that begin with CHAOS_ are those of `lab.chaos.hooks`,
         and have it imported."""
@@ -182,7 +187,7 @@ class Cluster:
         assert self.app.store.hgetall(self.app.keys.open) == {}
 
     def stop(self) -> None:
-        for worker in self.workers:  # together, as each takes a second
+        for worker in self.workers:  # together, as each takes its time
             worker.process.terminate()
         for worker in self.workers:
             worker.ended()
@@ -200,6 +205,7 @@ def one_worker(folder: Path, redis_url: str, pools: str, *provider: str, **setti
         parts.callback(cluster.stop)
         cluster.provider = simulated
         cluster.app.store.flushdb()
+        cluster.vouch()
         cluster.worker()
         yield cluster
 

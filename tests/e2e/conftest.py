@@ -25,6 +25,7 @@ def cluster(tmp_path, redis_url):
         running.append(provider)
         cluster = Cluster(tmp_path, redis_url, pools.format(url=provider.base_url), **settings)
         running.append(cluster)
+        cluster.vouch()
         cluster.provider = provider
         return cluster
 

@@ -76,6 +76,7 @@ def test_a_worker_is_killed_at_any_step(tmp_path: Path, redis_url: str, pool: st
         parts.callback(c.stop)
         c.provider = provider
         c.app.store.flushdb()
+        c.vouch()
         first = c.worker()
         job_id = c.submit(a_job(agents=1, dimensions=2, items=75, pool=pool, road="batch"))
         assert proxy.held.wait(60), step

@@ -40,6 +40,7 @@ class Room:
         self.provider = Simulated()
         self.c = Cluster(folder, redis_url, POOL.format(url=self.provider.base_url), LLM_CALL_TIMEOUT="100")
         self.c.app.store.flushdb()
+        self.c.vouch()
         self.folder = folder
         self.c.worker("-Q", "dicast.control,dicast.beat,provider.sim")
         self.log, self.pidfile = folder / "file.log", folder / "w1.pid"

@@ -28,6 +28,7 @@ def installations(tmp_path, redis_url):
         folder.mkdir()
         pools = POOL.format(url=provider.base_url)
         running.append(Cluster(folder, redis_url, pools, DICAST_NAMESPACE=namespace, **settings))
+        running[-1].vouch()
         return running[-1]
 
     yield start
