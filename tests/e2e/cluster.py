@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from dicast.app.application import Dicast, create_app
 from dicast.app.pipeline.messages import CONTROL_QUEUE, EVALUATE
 from dicast.workers.store.scripts import vouch
@@ -189,9 +191,22 @@ class Cluster:
     def stop(self) -> None:
         for worker in self.workers:  # together, as each takes its time
             worker.process.terminate()
+        if self.app.store_url.startswith(("unix:", "redis:")):
+            self._end_polls()
         for worker in self.workers:
             worker.ended()
         self.app.close()
+
+    def _end_polls(self, deadline_s: float = 5.0) -> None:
+        """Have the store answer polls of its queues: a worker that stops waits for up to a second for its last one."""
+        end, url = time.monotonic() + deadline_s, self.app.store_url
+        with contextlib.suppress(redis.RedisError), redis.Redis.from_url(url, socket_timeout=1) as client:
+            while time.monotonic() < end and any(worker.process.poll() is None for worker in self.workers):
+                polls: Any = client.client_list(_type="normal")
+                for poll in polls:
+                    if poll["cmd"] == "brpop" and "b" in poll["flags"]:
+                        client.client_unblock(poll["id"])
+                time.sleep(0.02)
 
 
 @contextlib.contextmanager
