@@ -25,6 +25,8 @@ from tests.patience import Stopwatch
 from tests.processes import start
 
 ROOT = Path(__file__).parents[2]
+SOON = {"CHAOS_CLOCKS": "0.2", "CHAOS_TICKS": "1"}
+"""Settings of workers that look each second for what was lost, and take a fifth of the usual silence for loss."""
 DEADLINE_S = float(os.environ.get("TEST_DEADLINE_S", "60"))
 
 

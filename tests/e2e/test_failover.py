@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from dicast.app.operator.doctor import examine
-from tests.e2e.cluster import a_job, until
+from tests.e2e.cluster import SOON, a_job, until
 from tests.e2e.servers import Watched, needs_sentinel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), needs_sentinel]
@@ -69,7 +69,7 @@ def test_a_master_that_dies_during_calls_fails_no_unit_and_costs_no_call(watched
 def test_a_copy_that_lacks_the_last_writes_begins_a_new_epoch_and_loses_no_answer(watched, cluster):
     """What the master took and never passed on is told again; the limit holds, over the calls that the copy forgot."""
     store = watched(sentinels=1)
-    c = cluster("--latency", "0.4", REDIS_URL=store.url, LLM_CALL_TIMEOUT="2")
+    c = cluster("--latency", "0.4", REDIS_URL=store.url, LLM_CALL_TIMEOUT="2", **SOON)
     c.worker()
     job_id = c.submit(a_job(agents=3, dimensions=12))
     until(lambda: c.done(job_id) >= 8, "some are done")

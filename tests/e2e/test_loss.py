@@ -19,7 +19,7 @@ from dicast.app.ledger.records import JobState
 from dicast.workers.broker.dead_letters import DeadLetters
 from dicast.workers.runtime.publishing import Dispatcher
 from dicast.workers.store.embedded import broker_url, server_command
-from tests.e2e.cluster import DEADLINE_S, ROOT, a_job, until
+from tests.e2e.cluster import DEADLINE_S, ROOT, SOON, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -110,7 +110,7 @@ def test_a_job_that_pays_at_most_once_is_told_what_it_cannot_know(cluster):
 @pytest.mark.parametrize("batching", [False, True])
 def test_the_report_tells_how_many_calls_killed_workers_may_have_made(cluster, batching):
     """A report told 1,510 calls where the provider had seen 1,517, and nobody could say why."""
-    c = cluster("--latency", "1", "--cap", "6", CHAOS_CLOCKS="0.2", CHAOS_TICKS="1")
+    c = cluster("--latency", "1", "--cap", "6", **SOON)
     c.worker(BATCHING_ENABLED=str(batching).lower())
     job_id = c.submit({**a_job(agents=2, dimensions=3, items=10), "batching": batching})
     for _ in range(2):
@@ -293,7 +293,7 @@ def test_a_worker_does_not_trust_a_store_that_drops_jobs(store, cluster, options
 
 
 def test_a_full_store_ends_no_worker_and_is_waited_for(store, cluster):
-    settings = {"LLM_CALL_TIMEOUT": "8", "CHAOS_CLOCKS": "0.2", "CHAOS_TICKS": "1"}  # leases may have to run out
+    settings = {"LLM_CALL_TIMEOUT": "8", **SOON}  # leases may have to run out
     c = cluster("--latency", "0.5", REDIS_URL=store.url, **settings)
     worker = c.worker()
     job_id = c.submit(a_job(agents=1, dimensions=20))

@@ -40,6 +40,8 @@ def test_a_limit_set_below_the_open_calls_lets_them_finish_and_admits_none(clust
     until(lambda: c.provider.stats()["calls"] >= 6, "six more calls")
     assert c.provider.stats()["max_open"] == 3
     wish(c, limit=None)
+    until(lambda: c.provider.stats()["open"] == 8, "eight calls are open again")
+    c.provider.control(latency=0.1, answer=True)
     assert c.report(job_id)["scored"] == 40
     assert c.provider.stats()["max_open"] == 8
     reasons = [(line["from"], line["to"], line["reason"]) for line in pool_state(c).changes]

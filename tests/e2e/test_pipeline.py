@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import ROOT, a_job, until
+from tests.e2e.cluster import ROOT, SOON, a_job, until
 from tests.patience import Stopwatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -184,7 +184,7 @@ def test_kill_minus_nine_loses_nothing(cluster):
     base_url = "{url}/v1"
     limit = 20
     """
-    c = cluster("--latency", "1.0", pools=pools, MAX_CONCURRENT_LLM_CALLS="20")
+    c = cluster("--latency", "1.0", pools=pools, MAX_CONCURRENT_LLM_CALLS="20", **SOON)
     doomed = c.worker()
     c.worker()
     job_id = c.submit(a_job(items=2))
@@ -205,7 +205,7 @@ def test_kill_minus_nine_loses_nothing(cluster):
 
 def test_a_worker_that_joins_after_the_only_one_died_goes_on_at_once(cluster):
     """No beat runs, and every lease is held by the dead: nothing but the newcomer's own housekeeping can free them."""
-    c = cluster("--latency", "0.5")
+    c = cluster("--latency", "0.5", **SOON)
     doomed, before = c.worker(), time.time()
     job_id = c.submit(a_job())
     until(lambda: c.provider.stats()["open"] >= 5, "all leases are in use")

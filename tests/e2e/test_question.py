@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dicast.app.operator.jobs import cancel, resume
-from tests.e2e.cluster import until
+from tests.e2e.cluster import SOON, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -80,7 +80,7 @@ base_url = "{url}/v1"
 def test_a_fast_pool_does_not_run_ahead_of_a_slow_one_and_a_dead_worker_changes_no_answer(cluster: Any) -> None:
     """Two systems are compared, by a judge on each of two pools; one worker is killed on the way."""
     one = cluster(*PLANTED, "--latency", "0.01", "--model", "slow:latency=0.15,quality_noise=0.7", pools=TWO_POOLS,
-                  CHAOS_CLOCKS="0.2", CHAOS_TICKS="1")  # fmt: skip
+                  **SOON)  # fmt: skip
     for _ in range(2):
         one.worker(MAX_CONCURRENT_LLM_CALLS=str(LIMIT))
     job = a_job(

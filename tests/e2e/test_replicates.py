@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.cluster import a_job, until
+from tests.e2e.cluster import SOON, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -19,7 +19,7 @@ price = {{ input = 1, output = 4 }}
 
 
 def test_eight_replicates_a_call_through_a_kill_and_again_from_the_cache(cluster):
-    c = cluster("--latency", "0.3", pools=POOL)
+    c = cluster("--latency", "0.3", pools=POOL, **SOON)
     killed = c.worker()
     c.worker()
     job = a_job(agents=1, dimensions=2, items=10, replicates=8, cache="use")

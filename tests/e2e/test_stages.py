@@ -12,7 +12,7 @@ import pytest
 from dicast.app.domain.escalation import is_audited, standard_error
 from dicast.app.domain.panel import PanelRule
 from dicast.app.operator.jobs import resume
-from tests.e2e.cluster import a_job, until
+from tests.e2e.cluster import SOON, a_job, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -132,7 +132,7 @@ def third_open(cluster):
 
 
 def test_a_worker_that_dies_in_the_middle_of_the_second_stage_costs_no_verdict(cluster):
-    c = cluster("--latency", "0.02", "--model", "slow:latency=0.4")
+    c = cluster("--latency", "0.02", "--model", "slow:latency=0.4", **SOON)
     first = c.worker()
     job_id = c.submit(job_of(items=15, models=("fast", "fast", "slow")))
     until(lambda: third_open(c), "the third judge is asked")
