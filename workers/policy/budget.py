@@ -83,6 +83,10 @@ JITTER_S = 0.15
 """By how much the time that calls are under way may vary."""
 MOST_BLUR = 0.45
 """Likely periods differ by a factor of three or more, so an estimate with a smaller error identifies one."""
+SEEN_LATE = 1.3
+"""The end of a window is looked for every eighth of a period, so that its beginning is seen late."""
+MOST_MISSED = 3
+"""So many windows in a row that did not begin when they should have are longer than assumed."""
 ENOUGH_BACK = 20.0
 """The number of calls that have to come back before a log can be recognised: a few always arrive out of order."""
 
@@ -117,9 +121,9 @@ class Nature:
     above 0 speaks for a log.
 
     `slid` says that it is a log, `slid_once` that it was taken for one in error. `period_s` is reported by the provider
-    (`told`), or inferred; 0 if it is unknown.
-    `guess_s` is a period seen once. `came_back` is what came back of late, `due_back` what would have come back in a
-    log.
+    (`told`), or inferred; 0 if it is unknown. `guess_s` is a period seen once, and `missed` counts the windows in a row
+    that did not begin when they should have. `came_back` is what came back of late, `due_back` what would have come
+    back in a log.
 
     The same three header names serve a bucket that refills continuously, a window that gives everything back at its
     end, and a log that gives back each call one window after it was made. They differ in how the reported reset moves:
@@ -138,6 +142,7 @@ class Nature:
     period_s: float = 0.0
     told: bool = False
     guess_s: float = 0.0
+    missed: int = 0
     came_back: float = 0.0
     due_back: float = 0.0
 
@@ -171,10 +176,25 @@ class Nature:
             self.period_s = next((p for p in NICE_PERIODS_S if p >= 0.95 * seconds), NICE_PERIODS_S[-1])
 
     def period_is_less(self, seconds: float) -> None:
-        """Note that two windows began so far apart, so that the period is no longer."""
+        """Note that two windows ended so far apart, so that the period is no longer."""
         nice = next((p for p in NICE_PERIODS_S if abs(seconds / p - 1.0) <= 0.15), 0.0)
         if nice and not self.told and nice < self.lasts_s:
             self.period_s = nice
+
+    def began_apart(self, seconds: float) -> None:
+        """Note that the beginnings of two windows were seen so far apart, the first one perhaps late: the period is the
+        longest likely one up to about that."""
+        nice = max((p for p in NICE_PERIODS_S if p <= SEEN_LATE * seconds), default=0.0)
+        if nice and not self.told and nice <= self.lasts_s:
+            self.period_s = nice
+
+    def should_have_begun(self, *, refused: bool) -> None:
+        """Note how the first call was answered after a window should have begun anew. If several in a row were
+        `refused`, the period is longer, unless it is told."""
+        self.missed = self.missed + 1 if refused else 0
+        if self.missed >= MOST_MISSED and not self.told:
+            self.period_s = next((p for p in NICE_PERIODS_S if p > self.lasts_s), self.lasts_s)
+            self.missed = 0
 
     def jumped(self) -> None:
         """Note that everything came back at once, which no bucket and no log does."""
@@ -349,6 +369,9 @@ LEAST_WINDOW_S, ANOTHER_PART = 0.8, 0.25
 """The next window's end is further off than the first, and than the second as a part of what is left of it."""
 ENOUGH_CALLS = 10.0
 """Two snapshots are compared when they differ by this many calls, or are far apart."""
+UNUSED_PART = 0.9
+"""While more than this part is left, no window's beginning is seen: calls of a burst arrive in any order, so that some
+seem to have come back."""
 EPSILON = 1e-3
 FEW = 3.0
 """The number of calls by which our count may be wrong, since two sent at once arrive in any order."""
@@ -429,6 +452,8 @@ class Budget:
         reset_at, grain_s = self._reset(reading, sent_at, answered_at)
         taken = spent - self.cost * self.refused
         new = Snapshot(sent_at, reading.remaining, taken, reset_at, grain_s)
+        if self.edition and self.last_opening(sent_at) > self.dated_at:
+            self.nature.should_have_begun(refused=trial.was_refused and reading.remaining < self.cost)
         fine = MOST_POINTS - 10
         self.meter.note(sent_at, taken, 2.0 * self.nature.lasts_s / fine, step=self.limit / fine)
         if self.edition:
@@ -509,6 +534,8 @@ class Budget:
         moved."""
         if self.nature.kind in (BudgetKind.BUCKET, BudgetKind.LOG):
             return False
+        if new.reset_at is None and self.level > UNUSED_PART * self.limit:
+            return False
         if new.reset_at is not None and not self._is_later_window(new.reset_at, new):
             return False
         came_back = new.remaining - self.level + new.spent - self.taken
@@ -541,7 +568,7 @@ class Budget:
         elif self.ends_at and answered_at < expected - 2.0 * new.blur_s:
             self.late_s -= expected - answered_at
         if self.rolled_at:
-            self.nature.period_is_less(new.at - self.rolled_at)
+            self.nature.began_apart(new.at - self.rolled_at)
         self.rolls, self.rolled_at, self.search_s = self.rolls + 1, new.at, 0.0
         self.nature.jumped()
         self.trust.test = None
@@ -607,8 +634,8 @@ class Budget:
 
     @property
     def guessed(self) -> bool:
-        """Whether the end is a guess: no reset is reported, and no window was observed to end."""
-        return not self.rolls and (self.anchor is None or self.anchor.reset_at is None)
+        """Whether the end is a guess: no reset is reported, and the period is not known."""
+        return not self.nature.period_s and (self.anchor is None or self.anchor.reset_at is None)
 
     # For the enforcer
 

@@ -12,7 +12,7 @@ import pytest
 
 from dicast.workers.policy.budget import Budget, BudgetKind, Meter, Nature
 from dicast.workers.policy.budgets import ReportedBudgets
-from dicast.workers.policy.calls import CallLog, Cost
+from dicast.workers.policy.calls import CallLog, Cost, LoggedCall
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import Bucket
 from tests.workers.policy.build import done, sent
@@ -336,3 +336,44 @@ def test_names_of_unknown_headers_are_kept() -> None:
         pool.answer(float(number), Readings(unknown=(f"x-quota-{number}",)))
     assert pool.told.unknown[-1] == "x-quota-19"
     assert len(pool.told.unknown) <= 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "known_s", "found_s"),
+    [
+        (16.9, 0.0, 10.0),
+        (51.0, 0.0, 60.0),
+        (1.1, 10.0, 1.0),
+        (240.0, 300.0, 300.0),
+        (240.0, 0.0, 0.0),
+        (0.5, 60.0, 60.0),
+    ],
+)
+def test_a_period_is_the_longest_likely_one_between_two_beginnings(
+    seconds: float, known_s: float, found_s: float
+) -> None:
+    nature = Nature(period_s=known_s)
+    nature.began_apart(seconds)
+    assert nature.period_s == found_s
+
+
+def test_a_period_is_longer_if_three_windows_in_a_row_did_not_begin() -> None:
+    nature = Nature(period_s=1.0)
+    for refused in (True, True, False, True, True):
+        nature.should_have_begun(refused=refused)
+        assert nature.period_s == 1.0
+    nature.should_have_begun(refused=True)
+    assert nature.period_s == 10.0
+    told = Nature(period_s=1.0, told=True)
+    for _ in range(9):
+        told.should_have_begun(refused=True)
+    assert told.period_s == 1.0
+
+
+def test_a_burst_under_way_begins_no_window() -> None:
+    """Its calls arrive in any order: of 40 that were sent, 26 seem to have come back."""
+    budget = Budget("requests", BudgetUnit.REQUESTS, "")
+    for number, (at, left, spent) in enumerate([(1.0, 450.0, 30.0), (1.4, 436.0, 70.0)]):
+        trial = LoggedCall(f"{number}", number, at, 0)
+        budget.observe(Reading("requests", BudgetUnit.REQUESTS, 480.0, left), trial, at + 0.5, spent, 1.0)
+    assert budget.rolls == 0

@@ -105,6 +105,23 @@ def test_a_server_for_a_few_calls_is_kept_busy(server: dict[str, float]) -> None
     assert latencies[1] < 2.0 and latencies[-1] < 2.5
 
 
+@pytest.mark.parametrize(
+    ("window_s", "per_min", "used", "refused"),
+    [(60.0, 480.0, 0.99, 0.01), (10.0, 480.0, 0.95, 0.05), (1.0, 600.0, 0.88, 0.26), (300.0, 120.0, 0.99, 0.07)],
+)
+def test_the_length_of_a_window_whose_end_is_not_told_is_found(
+    window_s: float, per_min: float, used: float, refused: float
+) -> None:
+    """A burst at the beginning of a minute was taken for another beginning a second later, and the window for one of a
+    second: 83 % of the calls were refused, to the end, and 1,763 units lost. One of 10 s was used to 19 %."""
+    terms = {"window_s": window_s, "window_over_s": 0.3 * window_s, "requests_per_min": per_min}
+    scenario = CATALOGUE["window_no_reset"].but("length", "", **terms, seconds=max(450.0, 5.0 * window_s))
+    result = judge(run(scenario, 3, "central"), run(scenario, 3, "oracle"))
+    assert result.utilisation > used
+    assert result.refused < refused
+    assert result.unresolved <= 1
+
+
 def test_a_queue_that_the_first_calls_fill_is_left_soon() -> None:
     """A server of 8 slots was found out in minutes, since the latency of its first calls was that of a queue."""
     slots = CATALOGUE["slots"]
