@@ -82,6 +82,7 @@ class Proxy:
         if self._manners.refuse:
             _reset(writer)
             return
+        self._open.add(writer)  # before its target answers: a connection that is being made can be cut, too
         try:
             host, _, port = self._target.rpartition(":")
             opening = (
@@ -91,9 +92,14 @@ class Proxy:
             )
             far_reader, far_writer = await opening
         except OSError:
+            self._open.remove(writer)
             _reset(writer)
             return
-        self._open |= {writer, far_writer}
+        if writer.transport.is_closing():
+            self._open.remove(writer)
+            _reset(far_writer)
+            return
+        self._open.add(far_writer)
         talk = Talk()
         ways = [
             asyncio.ensure_future(self._carry("up", talk, reader, far_writer, writer)),

@@ -1,5 +1,6 @@
 """The fault proxy does to connections what it is told, and nothing else."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 from lab.chaos.installation import Link
+from lab.chaos.proxy import Proxy
 
 
 @pytest.fixture
@@ -108,3 +110,27 @@ def test_it_refuses_and_cuts(link, client):
         link.set(cut=True)
         with pytest.raises(ConnectionError):
             assert says(again)
+
+
+@pytest.mark.parametrize("wish", ["refuse", "cut"])
+def test_it_refuses_and_cuts_what_is_not_yet_connected_to_its_target(echo, monkeypatch, wish):
+    async def main():
+        asked, allowed, connect = asyncio.Event(), asyncio.Event(), asyncio.open_connection
+
+        async def slowly(*target):
+            asked.set()
+            await allowed.wait()
+            return await connect(*target)
+
+        monkeypatch.setattr(asyncio, "open_connection", slowly)
+        proxy = Proxy(echo)
+        reader, writer = await connect("127.0.0.1", await proxy.listen())
+        writer.write(b"x")
+        await asked.wait()
+        proxy.obey({wish: True})
+        allowed.set()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1000), 5)
+        writer.close()
+
+    asyncio.run(main())

@@ -89,10 +89,13 @@ def test_the_median_latency_is_kept_below_an_operators_target(cluster):
     c = cluster("--knee", "8", "--latency", "0.2", pools=pools, MAX_CONCURRENT_LLM_CALLS="50")
     c.worker()
     report = c.report(c.submit(a_job(items=30)))
-    took = [call["end"] - call["arrival"] for call in calls_of(c)]
+    calls = calls_of(c)
+    took = [call["end"] - call["arrival"] for call in calls]
     assert report["scored"] == len(took) == 900
     assert max(took[:60]) > 0.5, "it began with far too many"
-    assert 0.25 < statistics.median(took[600:]) < 0.5
+    assert statistics.median(took[600:]) < 0.5
+    last_s = max(call["end"] for call in calls[600:]) - min(call["arrival"] for call in calls[600:])
+    assert sum(took[600:]) / last_s > 7, "eight open calls are what full speed needs"
     state = pool_state(c)
     assert 8 <= state.limit <= 22
     assert any(change["reason"] == "slower than the latency target" for change in state.changes)
