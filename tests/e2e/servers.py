@@ -223,9 +223,15 @@ class Pair:
         self._lead_to_successor()
 
     def demote(self) -> None:
-        """The same by hand, in two steps."""
-        self.client(self.replica).replicaof("NO", "ONE")
-        self.client(self.primary).replicaof("127.0.0.1", self.replica)
+        """The same by hand, in two steps. Writes wait meanwhile: what a primary takes after its replica's promotion is
+        lost, and after a loss nothing is granted until no forgotten call can be open."""
+        primary, replica = self.client(self.primary), self.client(self.replica)
+        primary.client_pause(timeout=10_000, all=False)
+        written = primary.info("replication")["master_repl_offset"]
+        until(lambda: replica.info("replication")["slave_repl_offset"] >= written, "the replica has all writes")
+        replica.replicaof("NO", "ONE")
+        primary.replicaof("127.0.0.1", self.replica)
+        primary.client_unpause()
         self._lead_to_successor()
 
     def _lead_to_successor(self) -> None:
