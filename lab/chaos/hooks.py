@@ -5,7 +5,8 @@ Nothing of this is in the product: a worker without this import has neither.
 CHAOS_ARM      a file that, while it exists, holds "point n": the first process that comes to that point for the n-th
                time from then on takes the file away and kills itself
 CHAOS_FULL     a file: while it exists, there is no room left on the disk for results and answers
-CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, still pages, unattended jobs)
+CHAOS_CLOCKS   a factor for the intervals after which silence counts as loss (beacon, owners of messages, still pages,
+               unattended jobs)
 CHAOS_TICKS    seconds without a tick of the beat after which a worker does its work
 CHAOS_BATCHES  a factor for the pauses after which batches are formed, looked at and tried again
 """
