@@ -69,7 +69,8 @@ class SimBucket:
 
 
 class SimWindow:
-    """A budget that is full again at the end of each window; as a log, each call comes back a window later."""
+    """A budget that is full again at the end of each window, but for what a tenant then takes at once; as a log, each
+    call comes back a window later."""
 
     def __init__(self, scenario: Scenario, per_min: float) -> None:
         self.scenario = scenario
@@ -86,8 +87,8 @@ class SimWindow:
                 self.level += self._taken.popleft()[1]
             self._before = self.level
         elif now >= self._ends:
-            self.level = float(self.limit)
             self._ends += self.scenario.window_s * (1.0 + (now - self._ends) // self.scenario.window_s)
+            self.level = self.limit * self.scenario.ours(self._ends - self.scenario.window_s)
         return self.level
 
     def told(self, now: float) -> tuple[float, float]:

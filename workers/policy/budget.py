@@ -121,9 +121,9 @@ class Nature:
     above 0 speaks for a log.
 
     `slid` says that it is a log, `slid_once` that it was taken for one in error. `period_s` is reported by the provider
-    (`told`), or inferred; 0 if it is unknown. `guess_s` is a period seen once, and `missed` counts the windows in a row
-    that did not begin when they should have. `came_back` is what came back of late, `due_back` what would have come
-    back in a log.
+    (`told`), or inferred; 0 if it is unknown. `guess_s` is a period seen once. One that windows did not keep was
+    lengthened, and is `doubtful` until it is seen twice. `came_back` is what came back of late, `due_back` what would
+    have come back in a log.
 
     The same three header names serve a bucket that refills continuously, a window that gives everything back at its
     end, and a log that gives back each call one window after it was made. They differ in how the reported reset moves:
@@ -142,7 +142,7 @@ class Nature:
     period_s: float = 0.0
     told: bool = False
     guess_s: float = 0.0
-    missed: int = 0
+    doubtful: bool = False
     came_back: float = 0.0
     due_back: float = 0.0
 
@@ -186,15 +186,15 @@ class Nature:
         longest likely one up to about that."""
         nice = max((p for p in NICE_PERIODS_S if p <= SEEN_LATE * seconds), default=0.0)
         if nice and not self.told and nice <= self.lasts_s:
-            self.period_s = nice
+            self.doubtful &= nice != self.guess_s
+            self.period_s = self.guess_s = nice
 
-    def should_have_begun(self, *, refused: bool) -> None:
-        """Note how the first call was answered after a window should have begun anew. If several in a row were
-        `refused`, the period is longer, unless it is told."""
-        self.missed = self.missed + 1 if refused else 0
-        if self.missed >= MOST_MISSED and not self.told:
+    def did_not_begin(self, missed: int) -> None:
+        """Note that so many windows in a row did not begin when they should have: others have used them up at once, or
+        the period is longer, unless it is told."""
+        if missed >= MOST_MISSED and not self.told:
             self.period_s = next((p for p in NICE_PERIODS_S if p > self.lasts_s), self.lasts_s)
-            self.missed = 0
+            self.doubtful, self.guess_s = True, 0.0
 
     def jumped(self) -> None:
         """Note that everything came back at once, which no bucket and no log does."""
@@ -387,7 +387,8 @@ class Budget:
     `taken` is what was spent, without the reservations of the `refused` calls; `meter` is its past. `ends_at` is when a
     window gives everything back (0: unknown): the `earliest` reported end, but no earlier than `latest`, the latest
     reported end less its resolution. `late_s` is by how much it comes later than reported. `rolls` counts the observed
-    ends, the last at `rolled_at`. An end that is not reported is tried again after `search_s`. If `milliseconds` is
+    ends, the last at `rolled_at`. An end that is not reported is tried again after `search_s`. The last
+    accepted call was sent at `accepted_at`. If `milliseconds` is
     above 0, bare numbers are milliseconds. `edition` counts the versions for the enforcer; `cost` is what one call
     takes.
     """
@@ -414,6 +415,7 @@ class Budget:
     rolls: int = 0
     rolled_at: float = 0.0
     search_s: float = 0.0
+    accepted_at: float = 0.0
     milliseconds: float = 0.0
     refused: int = 0
     taken: float = 0.0
@@ -444,6 +446,8 @@ class Budget:
     def observe(self, reading: Reading, trial: LoggedCall, answered_at: float, spent: float, cost: float) -> None:
         """Take in a snapshot that is newer than the last one; an older one is ignored."""
         sent_at = trial.sent_at
+        if not trial.was_refused:
+            self.accepted_at = max(self.accepted_at, sent_at)
         if sent_at < self.dated_at or (sent_at == self.dated_at and trial.number < self.number):
             return
         if self.unit is not BudgetUnit.REQUESTS:
@@ -452,8 +456,8 @@ class Budget:
         reset_at, grain_s = self._reset(reading, sent_at, answered_at)
         taken = spent - self.cost * self.refused
         new = Snapshot(sent_at, reading.remaining, taken, reset_at, grain_s)
-        if self.edition and self.last_opening(sent_at) > self.dated_at:
-            self.nature.should_have_begun(refused=trial.was_refused and reading.remaining < self.cost)
+        if reset_at is None and trial.was_refused and reading.remaining < self.cost:
+            self._find_missed(sent_at)
         fine = MOST_POINTS - 10
         self.meter.note(sent_at, taken, 2.0 * self.nature.lasts_s / fine, step=self.limit / fine)
         if self.edition:
@@ -538,8 +542,11 @@ class Budget:
             return False
         if new.reset_at is not None and not self._is_later_window(new.reset_at, new):
             return False
+        least = max(FEW * self.cost, BLUR_PART * self.limit)
+        if new.reset_at is None and self.nature.kind is BudgetKind.WINDOW and self.level < self.cost:
+            return new.remaining >= least  # others may have used most of it
         came_back = new.remaining - self.level + new.spent - self.taken
-        return came_back >= max(FEW * self.cost, BLUR_PART * self.limit, 0.5 * (self.limit - self.level))
+        return came_back >= max(least, 0.5 * (self.limit - self.level))
 
     def _is_later_window(self, reported_end: float, new: Snapshot) -> bool:
         """Return whether a reported end is that of a later window; slow calls report the same end a little later."""
@@ -547,6 +554,19 @@ class Budget:
         return further_s > max(
             new.blur_s, LEAST_WINDOW_S, ANOTHER_PART * min(reported_end - new.at, self.nature.lasts_s)
         )
+
+    def _find_missed(self, now: float) -> None:
+        """Note that a call was refused because nothing is left. If none was accepted since a window should have begun,
+        its beginning is looked for again."""
+        if not self.opens_at or now < self.opens_at + JITTER_S:
+            return
+        if self.rolls:
+            opening = self.last_opening(now - JITTER_S)
+            if opening <= self.accepted_at:
+                return
+            self.ends_at += opening + AT_ONCE_S - self.opens_at
+            self.rolls, self.search_s, self.trust.not_before = 0, 0.0, now
+        self.nature.did_not_begin(1 + int((now - self.opens_at) // self.nature.lasts_s))
 
     def _note_drain(self, came_back: float, new: Snapshot, elapsed: float) -> None:
         """Update what others use: the refill that is due, less what came back. A full budget lacks nothing."""
@@ -634,8 +654,9 @@ class Budget:
 
     @property
     def guessed(self) -> bool:
-        """Whether the end is a guess: no reset is reported, and the period is not known."""
-        return not self.nature.period_s and (self.anchor is None or self.anchor.reset_at is None)
+        """Whether the end is a guess: no reset is reported, and the period is not known for sure."""
+        unsure = not self.nature.period_s or self.nature.doubtful
+        return unsure and (self.anchor is None or self.anchor.reset_at is None)
 
     # For the enforcer
 

@@ -32,6 +32,8 @@ OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
 """The number of calls that test whether a new window has really begun."""
 SEARCHES = 8
 """How many times a period an unreported end is tried."""
+MOST_SEARCH_S = 300.0
+"""An unreported end is tried at least so often."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
 SOON_S = 0.5
@@ -151,8 +153,10 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
         pause_s = BUCKET_PAUSE_S if budget.nature.kind is BudgetKind.BUCKET else max(PAUSE_S, budget.nature.lasts_s)
         budget.trust.confirmed(now, pause_s)
     elif budget.trust.test is not None or now >= budget.trust.not_before:
-        first_s = SOON_S if overdue and not budget.guessed else budget.nature.lasts_s / SEARCHES
-        budget.search_s = max(first_s, 1.25 * budget.search_s)
+        first_s = budget.nature.lasts_s / SEARCHES
+        if overdue and not budget.guessed:
+            first_s = min(SOON_S, first_s)
+        budget.search_s = min(max(first_s, 1.25 * budget.search_s), MOST_SEARCH_S)
         budget.trust.test = None
         budget.trust.not_before = now + budget.search_s
     if retry_at is not None and budget.guessed and retry_at > now:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dicast.workers.policy.budget import Budget, BudgetKind, Meter, Nature
+from dicast.workers.policy.budget import SURE, Budget, BudgetKind, Meter, Nature
 from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import CallLog, Cost, LoggedCall
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
@@ -358,16 +358,63 @@ def test_a_period_is_the_longest_likely_one_between_two_beginnings(
 
 
 def test_a_period_is_longer_if_three_windows_in_a_row_did_not_begin() -> None:
-    nature = Nature(period_s=1.0)
-    for refused in (True, True, False, True, True):
-        nature.should_have_begun(refused=refused)
-        assert nature.period_s == 1.0
-    nature.should_have_begun(refused=True)
-    assert nature.period_s == 10.0
-    told = Nature(period_s=1.0, told=True)
-    for _ in range(9):
-        told.should_have_begun(refused=True)
-    assert told.period_s == 1.0
+    nature = Nature(period_s=60.0)
+    nature.did_not_begin(2)
+    assert (nature.period_s, nature.doubtful) == (60.0, False)
+    nature.did_not_begin(3)
+    assert (nature.period_s, nature.doubtful) == (300.0, True)
+    told = Nature(period_s=60.0, told=True)
+    told.did_not_begin(9)
+    assert told.period_s == 60.0
+
+
+def test_a_period_that_was_lengthened_is_known_once_it_was_seen_twice() -> None:
+    nature = Nature(period_s=60.0)
+    nature.did_not_begin(3)
+    for seconds, period_s, doubtful in [(614.0, 300.0, True), (57.0, 60.0, True), (61.0, 60.0, False)]:
+        nature.began_apart(seconds)
+        assert (nature.period_s, nature.doubtful) == (period_s, doubtful)
+
+
+class Emptied:
+    """A budget of windows of 60 s whose end is not told, known to begin at 60 and 120."""
+
+    def __init__(self) -> None:
+        self.budget = Budget("requests", BudgetUnit.REQUESTS, "")
+        self._numbers = itertools.count()
+        self.spent = 0.0
+        for at, left in [(1.0, 100.0), (10.0, 0.0), (60.0, 99.0), (70.0, 0.0), (120.0, 99.0), (130.0, 0.0)]:
+            self.answer(at, left, refused=left == 0.0)
+        self.budget.nature.leaning = -SURE
+        assert (self.budget.rolls, self.budget.nature.period_s, self.budget.guessed) == (2, 60.0, False)
+
+    def answer(self, at: float, left: float, *, refused: bool) -> None:
+        trial = LoggedCall("", next(self._numbers), at, 0, refused_at=at + 0.5 if refused else None)
+        self.spent += 1.0
+        self.budget.observe(Reading("requests", BudgetUnit.REQUESTS, 100.0, left), trial, at + 0.5, self.spent, 1.0)
+
+
+def test_a_window_that_others_used_up_at_once_is_looked_for_and_its_length_found_again() -> None:
+    emptied = Emptied()
+    budget = emptied.budget
+    emptied.answer(180.05, 0.0, refused=True)
+    assert budget.rolls == 2, "that call may have come before the window"
+    emptied.answer(181.0, 0.0, refused=True)
+    assert (budget.rolls, budget.nature.period_s) == (0, 60.0)
+    assert budget.last_opening(241.0) == 0.0, "nothing is taken for granted"
+    emptied.answer(301.0, 0.0, refused=True)
+    assert (budget.nature.period_s, budget.guessed) == (300.0, True)
+    for at, period_s in [(365.0, 300.0), (421.0, 60.0), (481.0, 60.0)]:
+        emptied.answer(at, 40.0, refused=False)
+        emptied.answer(at + 10.0, 0.0, refused=True)
+        assert budget.nature.period_s == period_s
+    assert not budget.guessed
+
+
+def test_a_window_of_which_others_left_little_has_begun() -> None:
+    emptied = Emptied()
+    emptied.answer(181.0, 30.0, refused=False)
+    assert (emptied.budget.rolls, emptied.budget.rolled_at) == (3, 181.0)
 
 
 def test_a_burst_under_way_begins_no_window() -> None:

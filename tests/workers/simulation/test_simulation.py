@@ -122,6 +122,16 @@ def test_the_length_of_a_window_whose_end_is_not_told_is_found(
     assert result.unresolved <= 1
 
 
+@pytest.mark.parametrize(("part", "refused"), [(1.0, 250), (0.6, 60)])
+def test_windows_that_others_emptied_for_minutes_are_used_again(part: float, refused: int) -> None:
+    """Their length was taken for 300 s for good, and one window in five used."""
+    scenario = CATALOGUE["window_no_reset"].but("emptied", "", tenant=((120.0, 720.0), part), seconds=1500.0)
+    ours, best = run(scenario, 1, "central"), run(scenario, 1, "oracle")
+    assert sum(ours.accepted[960:]) > 0.95 * sum(best.accepted[960:])
+    assert sum(ours.refused) < refused
+    assert ours.unresolved <= 1
+
+
 def test_a_queue_that_the_first_calls_fill_is_left_soon() -> None:
     """A server of 8 slots was found out in minutes, since the latency of its first calls was that of a queue."""
     slots = CATALOGUE["slots"]
