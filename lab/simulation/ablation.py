@@ -122,6 +122,8 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "told: a bucket's reserve": ((Budget, "reserve", _never(value=1e-6)),),
     "told: milliseconds": ((Budget, "_in_milliseconds", _false),),
     "told: periods read off": ((Nature, "period_is", lambda self, seconds, within: self.told),),
+    "told: lengths from beginnings": ((Nature, "began_apart", _nothing),),
+    "told: windows that did not begin": ((Budget, "_find_missed", _nothing),),
     "told: later windows": ((Budget, "_is_later_window", lambda self, told, new: told > self.ends_at + new.blur_s),),
     "hidden windows": ((ReportedBudgets, "names_one_end", _false), (ReportedBudgets, "_hidden_explains", _false)),
     "hidden windows: sized anew": ((HiddenWindow, "_resize", _nothing),),
