@@ -44,6 +44,10 @@ EARLY_COHORTS, MOST_EARLY = 2, 64
 """The cohorts, and the most calls of them, by which a queue of the first calls shows itself ..."""
 RISES = 3.0
 """... if latency rises with the number open by so many standard deviations."""
+BACK_PART = 0.75
+"""... once more than this part of the calls that found as few open are back: the quick ones come first."""
+AT_KNEE = 0.9
+"""The limit has reached the knee from this part of it on."""
 USED_PART = 0.7
 """A limit is in use where more calls than this part of it are open, or all but one."""
 PROBED_PART = 0.65
@@ -288,11 +292,12 @@ def unqueued_latency(calls: Sequence[tuple[int, float]]) -> float | None:
     None if the others did not queue.
 
     They queued if latency rises with the number open, by the rank correlation of Kendall (1938), and the third with the
-    most open took more than `QUEUEING` times as long.
+    most open took more than `QUEUEING` times as long. Since nothing was open when the first call was sent, the others
+    with as few open are known: if too many of them are not back yet, those that are have been quick by chance.
     """
-    if len(calls) < LEAST_IN_COHORT:
-        return None
     pairs, third, score = sorted(calls), len(calls) // 3, 0
+    if len(calls) < LEAST_IN_COHORT or third <= BACK_PART * (pairs[third - 1][0] + 1):
+        return None
     for number, (opened, latency) in enumerate(pairs):
         later = [other for level, other in pairs[number + 1 :] if level > opened]
         score += sum((other > latency) - (other < latency) for other in later)
@@ -511,13 +516,14 @@ class LatencyWatch:
             return self._cut(limit, part * min(1.0, cohort.limit / limit) if is_early else part, cohort, now)
         if self.knee is None and not (is_waiting and slower > START_CALM):
             return None
+        at_knee = self.knee is None or limit >= AT_KNEE * self.knee
         self.probe_in, self.needed_for = self.probe_in - 1, self.needed_for - 1
         # Of fewer calls, a probe says too little. Slow start that waits in vain has to find out whether calls queue.
         is_bounded = self.knee is not None and self.needed_for > 0 and limit > COHORT
         part = max(PROBED_PART, self.needed / limit) if is_bounded else PROBED_PART
-        if limit >= 2.0 and self.probe_in <= 0 and part < SHALLOW:
+        if limit >= 2.0 and at_knee and self.probe_in <= 0 and part < SHALLOW:
             return self._cut(limit, part, cohort, now, is_probe=True)
-        if self.knee is not None and not self.hot and limit >= 0.9 * self.knee:
+        if self.knee is not None and at_knee and not self.hot:
             growth = CALM_KNEE_GROWTH if slower <= START_CALM else KNEE_GROWTH
             self.knee = self.knee * growth + min(1.0, LOW_KNEE_GROWTH * self.knee)
         return None

@@ -607,6 +607,24 @@ def test_latencies_that_vary_by_chance_show_no_queue() -> None:
     assert sum(unqueued_latency(calls) is not None for calls in first) <= 3
 
 
+def test_the_first_calls_are_compared_when_most_of_those_that_found_few_open_are_back() -> None:
+    """The quick ones are back first: their mean was taken for a base of half the true one, and the limit kept low."""
+    queued = [(number, 3.0 * (number // 4 + 1)) for number in range(16)]
+    assert unqueued_latency(queued) == pytest.approx(3.6)
+    assert unqueued_latency(queued[1:]) is not None
+    assert unqueued_latency([call for call in queued if call[0] not in (1, 3)]) is None
+
+
+def test_a_limit_that_rises_to_the_knee_is_not_probed(watch: LatencyWatch) -> None:
+    """After an outage the limit begins at one call. A probe on the way up took that for the knee."""
+    clock = itertools.count(0.0, 1.0 / LIMIT)
+    feed(watch, clock, 1.0, 3)
+    watch.knee, watch.probe_in = 2.0 * LIMIT, 0
+    assert feed(watch, clock, 1.0, 3) == []
+    watch.knee = LIMIT
+    assert feed(watch, clock, 1.0, 3)[0] == pytest.approx(0.65 * LIMIT)
+
+
 def test_the_first_calls_are_looked_at_in_two_cohorts_and_then_forgotten(watch: LatencyWatch) -> None:
     clock = itertools.count(0.0, 1.0)
     feed(watch, clock, 1.0, 1)

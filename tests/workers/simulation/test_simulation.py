@@ -140,6 +140,17 @@ def test_a_queue_that_the_first_calls_fill_is_left_soon() -> None:
     assert statistics.fmean(result.latency for result in results) < 2.0
 
 
+def test_a_server_that_only_gets_slower_is_kept_busy_soon_after_an_outage() -> None:
+    """A probe at five open calls took that for the knee; two thirds of the next two minutes were used."""
+    scenario = CATALOGUE["soft"].but("outage", "", outages=((300.0, 420.0),), seconds=540.0)
+    used = []
+    for seed in range(1, 5):
+        ours, best = run(scenario, seed, "central"), run(scenario, seed, "oracle")
+        used.append(sum(ours.accepted[420:]) / sum(best.accepted[420:]))
+    assert statistics.fmean(used) > 0.75
+    assert min(used) > 0.65
+
+
 class Targeted(Central):
     """The policy with a latency target. `heard` has when each answer came, how long it took, and the limit then."""
 
