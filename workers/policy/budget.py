@@ -587,8 +587,10 @@ class Budget:
             self.late_s += self.dated_at - expected
         elif self.ends_at and answered_at < expected - 2.0 * new.blur_s:
             self.late_s -= expected - answered_at
-        if self.rolled_at:
+        if self.rolled_at and new.reset_at is None:
             self.nature.began_apart(new.at - self.rolled_at)
+        elif self.rolled_at and self.level <= UNUSED_PART * self.limit:  # a bucket that is hardly used looks like this
+            self.nature.period_is_less(new.at - self.rolled_at)
         self.rolls, self.rolled_at, self.search_s = self.rolls + 1, new.at, 0.0
         self.nature.jumped()
         self.trust.test = None

@@ -76,6 +76,7 @@ class LearnedRate:
                    and what it has fallen below it after `back_s`
     excess         calls sent beyond `counted_per_s`, the reported rate, until `went_at`
     early          refusals that came before a second was as full as reported, beyond what chance explains
+    full           refusals that came when a second was: it is counted so, and early ones mean that others use it, too
     told_limit     the limit of the reported `budget` that is in force, with which it is `reported_per_s`
     limits         the last ones that were reported
     """
@@ -111,6 +112,7 @@ class LearnedRate:
     excess: float = 0.0
     went_at: float = 0.0
     early: float = 0.0
+    full: int = 0
     budget: str = ""
     told_limit: float = 0.0
     reported_per_s: float = 0.0
@@ -214,14 +216,16 @@ class LearnedRate:
         if self.told_per_s <= 0.0 or trial.sent_at <= self.started + 1.0:
             return False
         if self._accepted_before(trial, log) >= int(self.counted_per_s):
+            self.full += 1
             return False
         self.early += 1.0
         return self.early < EARLY_MOST
 
     def is_early(self, trial: LoggedCall, log: CallLog) -> bool:
-        """Return whether calls go on being refused long before a second is as full as reported."""
+        """Return whether calls go on being refused long before a second is as full as reported, and never were when one
+        was."""
         full = self._accepted_before(trial, log) >= EARLY_PART * int(self.counted_per_s) - 1.0
-        return self.early >= EARLY_MOST and not full
+        return self.early >= EARLY_MOST and not full and self.full < EARLY_MOST
 
     def _accepted_before(self, trial: LoggedCall, log: CallLog) -> int:
         return log.accepted_between(trial.sent_at - 1.1, trial.sent_at)
@@ -356,14 +360,14 @@ class LearnedRate:
         next_by = min(RAISE_MOST, 1.5 * self.raise_by) if going_on else self.raise_by
         self.raised_before = self.sustained if self.raised_from is None else self.raised_from
         self.raised_from, self.trying = self.per_s, 0.0
-        room = 1.3 * going + 4.0 / rtt_s
-        if self.per_s < ALMOST * self.told_per_s:
+        room, is_back = 1.3 * going + 4.0 / rtt_s, self.per_s < ALMOST * self.told_per_s
+        if is_back:
             room = min(room, self.told_per_s)
             self.per_s = max(self.per_s, min(0.5 * (self.per_s + self.told_per_s), room))
         else:
             self.per_s, self.back_s = max(self.per_s, min(self.per_s * (1.0 + self.raise_by), room)), BACK_FIRST_S
         self.raise_by = next_by
-        if not self.keeps and self.per_s > 1.1 * self.sustained:
+        if not self.keeps and not is_back and self.per_s > 1.1 * self.sustained:
             self.keeps, self.proven, self.lost_credits = True, False, 0
 
     def next_at(self, rtt_s: float, feedback_s: float) -> float:

@@ -357,6 +357,17 @@ def test_a_period_is_the_longest_likely_one_between_two_beginnings(
     assert nature.period_s == found_s
 
 
+def test_a_bucket_that_is_hardly_used_is_no_window_of_seconds() -> None:
+    """It is full again every few seconds, as if a window began: one of 10 s would let through six times as many."""
+    budget = Budget("requests", BudgetUnit.REQUESTS, "")
+    for number in range(4):
+        trial = LoggedCall("", number, 1.0 + 10.0 * number, 0)
+        reading = Reading("requests", BudgetUnit.REQUESTS, 360.0, 345.0, reset_s=2.5, grain_s=0.001)
+        budget.observe(reading, trial, trial.sent_at + 0.5, 60.0 * number, 1.0)
+    assert budget.rolls > 1
+    assert budget.nature.lasts_s == 60.0
+
+
 def test_a_period_is_longer_if_three_windows_in_a_row_did_not_begin() -> None:
     nature = Nature(period_s=60.0)
     nature.did_not_begin(2)

@@ -97,6 +97,38 @@ def test_refusals_in_seconds_that_are_not_full_show_that_it_is_not_counted_per_s
     assert refused_early(LearnedRate.advertised(40.0, 1.0, now=0.0), 10)[:4] == [*[(True, False)] * 3, (False, True)]
 
 
+def test_a_rate_whose_full_seconds_were_refused_is_shared_when_calls_are_refused_earlier() -> None:
+    """It was taken for a number of open calls, and half of what the neighbour left was used."""
+    rate, log = LearnedRate.advertised(40.0, 1.0, now=0.0), CallLog()
+    for number in range(3 * 43):
+        at = 2.0 + number // 43 + 0.02 * (number % 43)
+        log.sent(sent(f"c{number}", at))
+        if number % 43 >= 40:
+            rate.by_chance(log.record_outcome(done(f"c{number}", at + 0.1, at, 429)), log)
+    assert rate.full >= 3
+    for number in range(200):
+        at = 10.0 + number / 28.0
+        log.sent(sent(f"d{number}", at))
+        if number >= 40 and number % 10 == 0:
+            trial = log.record_outcome(done(f"d{number}", at + 0.1, at, 429))
+            chance = rate.by_chance(trial, log)
+            assert not rate.is_early(trial, log)
+    assert not chance, "the rate is measured anew"
+
+
+def test_a_rate_that_returns_to_the_reported_one_saves_nothing_by_that() -> None:
+    rate, log = LearnedRate.advertised(10.0, 1.0, now=0.0), CallLog()
+    rate.run_at(5.0, 1.0)
+    now = 1.0
+    while rate.raised_from is None:
+        now += 0.2
+        log.sent(sent(f"c{now}", now))
+        rate.advance(log, now, 1.0, 0.2)
+        assert now < 60.0
+    assert rate.per_s > 1.1 * 5.0
+    assert not rate.keeps
+
+
 def test_a_few_refusals_in_seconds_that_are_not_full_come_by_chance() -> None:
     assert set(refused_early(LearnedRate.advertised(40.0, 1.0, now=0.0), 100)) == {(True, False)}
 

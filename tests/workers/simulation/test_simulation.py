@@ -132,6 +132,14 @@ def test_windows_that_others_emptied_for_minutes_are_used_again(part: float, ref
     assert ours.unresolved <= 1
 
 
+def test_a_rate_that_a_neighbour_shares_for_a_while_is_used_again_soon() -> None:
+    """It was taken for a number of open calls, or for one whose unused part is kept, and risen to in ten minutes."""
+    scenario = CATALOGUE["quant_hdr"].but("shared", "", tenant=((300.0, 900.0), 0.2))
+    results = [judge(run(scenario, seed, "central"), run(scenario, seed, "oracle")) for seed in range(1, 4)]
+    assert statistics.fmean(result.utilisation for result in results) > 0.94
+    assert max(result.refused for result in results) < 0.02
+
+
 def test_a_queue_that_the_first_calls_fill_is_left_soon() -> None:
     """A server of 8 slots was found out in minutes, since the latency of its first calls was that of a queue."""
     slots = CATALOGUE["slots"]
