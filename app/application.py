@@ -72,6 +72,8 @@ NOWHERE = "redis://a-worker-joins-first.invalid/0"
 """The address of the store until a worker has joined over HTTP: its options are read before it can join."""
 logger = logging.getLogger(__name__)
 
+_LOADING = threading.RLock()
+"""Held while Celery's settings are loaded."""
 CALL_GRACE_S = 10.0
 """How much longer than its call a lease lives."""
 
@@ -84,6 +86,21 @@ class Dicast(Celery):  # type: ignore[misc]
     node: Node | None = None
     member: Member | None = None
     """This worker's membership, where it has joined over HTTP."""
+
+    @property
+    def conf(self) -> Any:
+        """Celery's settings. A thread that asks while another one loads them waits: it would see them without what
+        Dicast sets, and the process would keep a result backend that stores nothing."""
+        with _LOADING:
+            return super().conf
+
+    @conf.setter
+    def conf(self, settings: Any) -> None:
+        Celery.conf.fset(self, settings)
+
+    def _load_config(self) -> Any:
+        with _LOADING:
+            return super()._load_config()
 
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name

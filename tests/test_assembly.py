@@ -4,6 +4,9 @@ import ast
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from dicast.app.application import create_app
 from dicast.app.assembly import Services
 from dicast.app.domain.plan import Intervals
 from dicast.workers.nodes.registry import Node
+from dicast.workers.runtime.result_backend import RedisBackend
 
 APP = Path(__file__).parents[1] / "app"
 PARAMETERS_MAX = 8
@@ -66,3 +70,23 @@ def test_a_campaigns_pauses_between_steps_of_batches_are_the_applications(redis_
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=APP.parent, capture_output=True, text=True,
                           check=True)  # fmt: skip
     assert done.stdout.split() == ["300", "100", "500"]
+
+
+def test_threads_that_come_while_settings_are_loaded_get_the_whole_of_them(tmp_path, redis_url):
+    """One of them kept a result backend that stores nothing, and every job was refused from then on."""
+    app = create_app({"REDIS_URL": redis_url, "DICAST_STATE_DIR": str(tmp_path)})
+    loading, configuration = threading.Event(), app.configuration
+
+    def slowly():
+        loading.set()
+        time.sleep(0.3)  # for the other thread to come
+        return configuration()
+
+    app._pending_defaults.clear()
+    app.add_defaults(slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: app.backend)
+        assert loading.wait(5)
+        second = threads.submit(lambda: app.backend)
+        assert isinstance(first.result(), RedisBackend)
+        assert isinstance(second.result(), RedisBackend)

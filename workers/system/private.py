@@ -11,6 +11,7 @@ from typing import Any
 
 REPLACED = {
     "celery.app.amqp.AMQP._create_task_sender": "messages leave by helper threads, so that no broker blocks the loop",
+    "celery.app.base.Celery._load_config": "a thread does not see settings that another one is loading",
     "celery.backends.base.Backend._sleep": "a task greenlet waits on the loop, not in the thread",
     "celery.backends.redis.RedisBackend._chord_part_return_script": "registered once, not for each client",
     "celery.backends.redis.RedisBackend._get_pool": "Sentinel's clients follow the master",
