@@ -387,10 +387,9 @@ class Budget:
     `taken` is what was spent, without the reservations of the `refused` calls; `meter` is its past. `ends_at` is when a
     window gives everything back (0: unknown): the `earliest` reported end, but no earlier than `latest`, the latest
     reported end less its resolution. `late_s` is by how much it comes later than reported. `rolls` counts the observed
-    ends, the last at `rolled_at`. An end that is not reported is tried again after `search_s`. The last
-    accepted call was sent at `accepted_at`. If `milliseconds` is
-    above 0, bare numbers are milliseconds. `edition` counts the versions for the enforcer; `cost` is what one call
-    takes.
+    ends, the last at `rolled_at`. An end that is not reported is tried again after `search_s`. The last accepted call
+    was sent at `accepted_at`. If `milliseconds` is above 0, bare numbers are milliseconds. `edition` counts the
+    versions for the enforcer; `cost` is what one call takes.
     """
 
     key: str

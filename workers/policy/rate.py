@@ -222,8 +222,8 @@ class LearnedRate:
         return self.early < EARLY_MOST
 
     def is_early(self, trial: LoggedCall, log: CallLog) -> bool:
-        """Return whether calls go on being refused long before a second is as full as reported, and never were when one
-        was."""
+        """Return whether calls go on being refused long before a second is as full as reported. If full seconds have
+        been refused as well, the reported rate is real, and others use it."""
         full = self._accepted_before(trial, log) >= EARLY_PART * int(self.counted_per_s) - 1.0
         return self.early >= EARLY_MOST and not full and self.full < EARLY_MOST
 
