@@ -146,7 +146,7 @@ class SimProvider:
         return self._serve(now, unit, refused_after)
 
     def _serve(self, now: float, unit: SimUnit, refused_after: float) -> SimAnswer:
-        scenario, headers = self.scenario, self._headers(now)
+        scenario, headers = self.scenario, self._headers(now, is_good=True)
         latency = unit.latency_s * scenario.slowness(now)
         if scenario.servers and len(self._queue) >= scenario.queue * scenario.servers:
             return SimAnswer(429, refused_after, headers)
@@ -254,12 +254,14 @@ class SimProvider:
         before = bisect.bisect_right(accepted, now - 10.0)
         return len(accepted) - before + coming >= self.scenario.accelerates * before + 15
 
-    def _headers(self, now: float, retry_after_s: float | None = None) -> dict[str, str]:
+    def _headers(self, now: float, retry_after_s: float | None = None, *, is_good: bool = False) -> dict[str, str]:
         scenario = self.scenario
         headers: dict[str, str] = {}
         if retry_after_s is not None and scenario.retry_after:
             headers["retry-after"] = str(max(1, math.ceil(retry_after_s)))
-        if scenario.dialect is HeaderDialect.SILENT:
+        if scenario.dialect is HeaderDialect.SILENT or not scenario.is_told(now):
+            return headers
+        if scenario.told_share < 1.0 and (not is_good or self._draw.random() >= scenario.told_share):
             return headers
         for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is None and unit == "tokens":

@@ -54,6 +54,8 @@ class Scenario:
     window_s            the requests of so many seconds are counted in windows that begin anew at once; 0: a bucket. So
                         many seconds of the first are over at the start (`window_over_s`)
     log                 they are counted in any `window_s`, call by call
+    told_share          part of the good answers that have the headers; no other answer has them if it is less than 1
+    untold              spans in which no answer has them
     enforced            False: the requests are only told, and nothing is refused for them
     start_part          part of a bucket that is left at the start
     accelerates         calls in 10 s at most so many times those of the 10 s before (plus 15)
@@ -89,6 +91,8 @@ class Scenario:
     start_part: float = 1.0
     accelerates: float = 0.0
     dialect: HeaderDialect = HeaderDialect.SILENT
+    told_share: float = 1.0
+    untold: tuple[Span, ...] = ()
     retry_after: bool = False
     latency_median_s: float = 4.0
     latency_sigma: float = 0.55
@@ -136,6 +140,9 @@ class Scenario:
     def ours(self, now: float) -> float:
         """Part of the account that other tenants leave."""
         return 1.0 - self.tenant[1] if self.tenant is not None and within(now, self.tenant[0]) else 1.0
+
+    def is_told(self, now: float) -> bool:
+        return not any(within(now, span) for span in self.untold)
 
     def overload(self, now: float) -> Overload | None:
         return next((o for o in self.overloads if within(now, o.span)), None)

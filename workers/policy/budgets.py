@@ -67,9 +67,14 @@ def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLo
             _try(budget, 1, 0, 0, remaining, now, log)
         return False
     done_at = test.done_at(log, feedback_s)
-    opening = test.step >= OPENING_LEAST and not test.passed
-    if done_at is None or now < done_at - 1e-9 or (opening and budget.number <= test.first):
+    if done_at is None or now < done_at - 1e-9:
         return False
+    if _is_unseen_opening(budget, test):
+        if not log.is_any_open(test.first, test.first + test.calls):
+            budget.trust.test = Test(log.sent_total, 2 * test.calls, now, 2 * test.step)
+            budget.edition += 1
+        return False
+    opening = _is_opening(test)
     if budget.trust.passed(test) and _disproved(budget, test, now):
         return True
     if budget.trust.test is not None:
@@ -77,6 +82,23 @@ def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLo
         passed = test.passed + (test.step if budget.level < budget.cost else 0)
         _try(budget, step, passed, test.refused, remaining, now, log, test.began)
     return False
+
+
+def _is_opening(test: Test) -> bool:
+    """Return whether the test is to show that a window has begun."""
+    return test.step >= OPENING_LEAST and not test.passed
+
+
+def _is_unseen_opening(budget: Budget, test: Test) -> bool:
+    """Return whether no answer to the calls of such a test has told of the budget."""
+    return _is_opening(test) and budget.number <= test.first
+
+
+def fell_silent(budget: Budget, log: CallLog) -> bool:
+    """Return whether a whole window's calls were sent to see it begin, and no answer told of the budget any more."""
+    test = budget.trust.test
+    used = budget.cost * (1 + log.sent_total - budget.number)
+    return test is not None and _is_unseen_opening(budget, test) and used >= budget.limit
 
 
 def _approach(budget: Budget, remaining: float, now: float, log: CallLog) -> None:
@@ -700,8 +722,11 @@ class ReportedBudgets:
         """Let time pass; returns a finding as a sentence, '' if there is none."""
         finding = self.hidden.advance(now, log, feedback_s) or self.hidden.news
         self.hidden.news = ""
-        for budget in self.known.values():
-            if advance(budget, now, log, feedback_s):
+        for name, budget in list(self.known.items()):
+            if fell_silent(budget, log):
+                del self.known[name]
+                finding = f"{budget.name} is told no more, and calls beyond it are accepted"
+            elif advance(budget, now, log, feedback_s):
                 budget.trust.drop(now)
                 terms = f"{budget.limit:.0f} per {budget.nature.lasts_s:.0f} s"
                 finding = f"{budget.name} dropped: {terms} is reported, but calls beyond it are accepted"

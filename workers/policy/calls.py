@@ -196,6 +196,10 @@ class CallLog:
             if trial.sent_at > since:
                 trial.explained = trial.forgiven = False
 
+    def is_any_open(self, after: int, until: int) -> bool:
+        """Return whether one of the calls after the number `after`, up to `until`, is still unanswered."""
+        return any(after < trial.number <= until for trial in self._open.values())
+
     def last(self) -> LoggedCall | None:
         return self.trials[-1] if self.trials else None
 

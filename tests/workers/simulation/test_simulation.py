@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from lab.simulation.catalogue import CATALOGUE, random_scenario
 from lab.simulation.client import Ceiling, Central
 from lab.simulation.provider import SimUnit
 from lab.simulation.report import FLOOR, judge, shortfalls
-from lab.simulation.scenario import Overload, Scenario
+from lab.simulation.scenario import HeaderDialect, Overload, Scenario
 from lab.simulation.world import SimWorld
 
 pytestmark = pytest.mark.timeout(600)  # they compute for as long as they last
@@ -130,6 +131,17 @@ def test_windows_that_others_emptied_for_minutes_are_used_again(part: float, ref
     assert sum(ours.accepted[960:]) > 0.95 * sum(best.accepted[960:])
     assert sum(ours.refused) < refused
     assert ours.unresolved <= 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("told", [{"told_share": 0.1}, {"untold": ((20.0, 900.0),)}, {"untold": ((29.0, 400.0),)}])
+def test_a_window_that_few_answers_tell_of_or_none_any_more_is_used(told: Mapping[str, Any], seed: int) -> None:
+    """Calls were to show that the next window had begun. Their answers told nothing, and no more were sent."""
+    scenario = CATALOGUE["window_no_reset"].telling(HeaderDialect.OPENAI).but("silent", "", seconds=400.0, **told)
+    result = judge(run(scenario, seed, "central"), run(scenario, seed, "oracle"))
+    assert result.utilisation > 0.98
+    assert result.refused < 0.03
+    assert result.unresolved == 0
 
 
 def test_a_rate_that_a_neighbour_shares_for_a_while_is_used_again_soon() -> None:
