@@ -276,7 +276,8 @@ class Test:
     budget.
 
     `passed` calls were accepted beyond it in earlier steps, `refused` were refused. The first step began at `began`. A
-    step of 0 only uses up what is left of the budget.
+    step of 0 only uses up what is left of the budget. It is `repeated`, with more calls, if no answer to those before
+    told of the budget.
     """
 
     first: int
@@ -286,6 +287,7 @@ class Test:
     passed: int = 0
     refused: int = 0
     began: float = 0.0
+    repeated: bool = False
 
     def done_at(self, log: CallLog, feedback_s: float) -> float | None:
         """Return when all its calls count as accepted, if none is refused; None until all of them are sent."""

@@ -71,7 +71,7 @@ def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLo
         return False
     if _is_unseen_opening(budget, test):
         if not log.is_any_open(test.first, test.first + test.calls):
-            budget.trust.test = Test(log.sent_total, 2 * test.calls, now, 2 * test.step)
+            budget.trust.test = Test(log.sent_total, 2 * test.calls, now, 2 * test.step, repeated=True)
             budget.edition += 1
         return False
     opening = _is_opening(test)
@@ -97,8 +97,9 @@ def _is_unseen_opening(budget: Budget, test: Test) -> bool:
 def fell_silent(budget: Budget, log: CallLog) -> bool:
     """Return whether a whole window's calls were sent to see it begin, and no answer told of the budget any more."""
     test = budget.trust.test
-    used = budget.cost * (1 + log.sent_total - budget.number)
-    return test is not None and _is_unseen_opening(budget, test) and used >= budget.limit
+    if test is None or not test.repeated or not _is_unseen_opening(budget, test):
+        return False
+    return budget.cost * (1 + log.sent_total - budget.number) >= budget.limit
 
 
 def _approach(budget: Budget, remaining: float, now: float, log: CallLog) -> None:

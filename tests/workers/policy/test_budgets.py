@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dicast.workers.policy import budget as budget_module
 from dicast.workers.policy.budget import SURE, Budget, BudgetKind, Meter, Nature
-from dicast.workers.policy.budgets import ReportedBudgets
+from dicast.workers.policy.budgets import ReportedBudgets, fell_silent
 from dicast.workers.policy.calls import CallLog, Cost, LoggedCall
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import Bucket
@@ -435,3 +436,15 @@ def test_a_burst_under_way_begins_no_window() -> None:
         trial = LoggedCall(f"{number}", number, at, 0)
         budget.observe(Reading("requests", BudgetUnit.REQUESTS, 480.0, left), trial, at + 0.5, spent, 1.0)
     assert budget.rolls == 0
+
+
+def test_a_budget_is_forgotten_only_if_answers_told_nothing_of_it() -> None:
+    """With a hundred calls open, a budget of fewer is told late."""
+    budget = Budget("tokens", BudgetUnit.OUTPUT_TOKENS, "", limit=50_000.0, cost=900.0, number=40)
+    test, log = budget_module.Test(first=100, calls=4, since=0.0, step=2), CallLog(sent_total=104)
+    budget.trust.test = test
+    assert not fell_silent(budget, log)
+    test.repeated = True
+    assert fell_silent(budget, log)
+    log.sent_total = 80
+    assert not fell_silent(budget, log)
