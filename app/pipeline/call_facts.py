@@ -31,7 +31,7 @@ from dicast.app.domain.verdict import Judgment
 from dicast.app.ledger.keys import PageRef
 from dicast.app.ledger.records import Claim, JobRecord, MessageId, Recorded, UnitResult, WriteVerdict
 from dicast.app.providers.base import ChatReply, ProviderFailure
-from dicast.workers.policy.calls import NOTHING, CallOutcome, Cost
+from dicast.workers.policy.calls import NO_CONTENT, NOTHING, CallOutcome, Cost
 from dicast.workers.policy.headers import read_limits
 
 NO_ANSWER = 0
@@ -443,13 +443,16 @@ def outcome_of_failure(failure: ProviderFailure, reporter: str, wall_s: float) -
     cheap road that had no room, which says nothing about the pool's limits.
 
     An exhausted account is reported as 402, since waiting does not help, and a rate limit or an overload as 429 or 529,
-    whatever status code it arrived with.
+    whatever status code it arrived with. A success that holds no answer and has used no tokens is reported as 204: no
+    model has seen the call.
     """
     if failure.kind in (FailureKind.INTERNAL, FailureKind.UNAVAILABLE):
         return None
     status = _REPORTED_STATUS.get(failure.kind, failure.status_code or NO_ANSWER)
     readings = read_limits(failure.headers, wall_s)
     usage = failure.usage
+    if failure.kind is FailureKind.MALFORMED and status == 200 and usage is None:
+        status = NO_CONTENT
     used = NOTHING if usage is None else Cost(1.0, usage.input_tokens, usage.output_tokens)
     return CallOutcome(status, used, readings, reporter, failure.message)
 

@@ -24,7 +24,7 @@ from dicast.errors import nearest
 from lab.provider.budgets import DIALECTS, Account, State, amount_of, longest_wait, parse_budgets
 from lab.provider.faults import FAULTS
 
-ERROR_FORMS = ("status", "number", "text", "kind")
+ERROR_FORMS = ("status", "number", "text", "kind", "page")
 
 
 class ConfigError(ValueError):
@@ -73,8 +73,8 @@ class Behaviour(BaseModel):
     retry_after_value: str | None = _option(None, "send this as retry-after, whatever it means")
     answer_retry_after: str | None = _option(None, "send this as retry-after with good answers, too")
     retry_info: bool = _option(False, "tell the wait of a 429 in its body as Gemini does, and in no header")
-    errors_as: str = _option("status", "answer errors by their status, or as 200 with a body that names it: "
-                             "'number', 'text' (OpenRouter's code), 'kind' (Anthropic's type)")  # fmt: skip
+    errors_as: str = _option("status", "answer errors by their status, or as 200 with a body that names it: 'number', "
+                             "'text' (OpenRouter's code), 'kind' (Anthropic's type); or with a 'page'")  # fmt: skip
     deaf: bool = _option(False, "go on with calls whose connection the caller has closed, and count them as open")
     exhausted: bool = _option(False, "refuse everything: the account has no money left")
     quality_noise: float | None = _number(None, "score by the text's line QUALITY 0.7 (0 to 1), so inexactly")

@@ -495,6 +495,8 @@ class SimulatedAccount(SimulatedProvider):
         elif behaviour.errors_as == "kind":
             body = orjson.loads(_ANTHROPIC.error(status, reason))
         sent_status = status if behaviour.errors_as == "status" else 200
+        if behaviour.errors_as == "page":
+            return web.Response(status=200, text=f"<html><body>{reason}</body></html>", content_type="text/html")
         return web.Response(status=sent_status, body=orjson.dumps(body), headers=headers, content_type=JSON)
 
     def _headers(self, dialect: AccountFormat, lane: _Lane, *, rejected: bool = False) -> dict[str, str]:

@@ -112,7 +112,7 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "latency: a queue at the start": ((LatencyWatch, "_look_for_early_queue", _nothing),),
     "latency: what is needed": ((LatencyWatch, "_learn_needed", _nothing),),
     "breaker": ((Failures, "count", lambda *_, **__: 0),),
-    "turned away is refused": ((adaptive, "UNAVAILABLE", None),),
+    "turned away is refused": ((Adaptive, "_was_turned_away", _false),),
     "waves of overload are borne": ((diagnosis, "_is_wave", _false),),
     "told budgets": ((ReportedBudgets, "observe", _untold),),
     "told: explain refusals": ((ReportedBudgets, "explains", _false),),

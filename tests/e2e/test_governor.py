@@ -68,6 +68,28 @@ def test_a_cap_that_nobody_told_is_found(cluster):
     c.quiet()
 
 
+def test_a_cap_of_a_gateway_that_answers_with_a_page_is_found(cluster):
+    """Status 200 and HTML, whatever the reason: neither the status nor the body says that there were too many calls."""
+    c = cluster("--cap", "12", "--latency", "1", "--sigma", "0.2", "--errors-as", "page", pools=POOL,
+                MAX_CONCURRENT_LLM_CALLS="50", RETRY_INITIAL_DELAY="1", RETRY_MAX_DELAY="5")  # fmt: skip
+    c.worker()
+    report = c.report(c.submit(a_job(items=10)))
+    calls, state = c.provider.stats()["calls"], pool_state(c)
+    assert report["scored"] == state.statuses[200] == 300
+    assert state.statuses[204] == calls - 300 < 45
+    assert 6 <= state.limit <= 18
+    c.quiet()
+
+
+def test_a_server_that_is_no_provider_ends_a_job_soon(cluster):
+    """It sends pages to every call: the pool is not full, and no call waits for it."""
+    c = cluster("--cap", "0", "--errors-as", "page", pools=POOL, MAX_CONCURRENT_LLM_CALLS="50")
+    c.worker()
+    report = c.report(c.submit(a_job(items=4)))
+    assert report["scored"] == 0
+    assert "text/html" in json.dumps(report)
+
+
 def test_an_operators_requests_a_minute_are_kept(cluster):
     """120 a minute are two a second: what a burst may add is one call."""
     pools = POOL + "rpm = 120\n"

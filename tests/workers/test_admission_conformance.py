@@ -114,7 +114,7 @@ class Both:
         readings = told if chance.random() < 0.3 else NO_READINGS
         used = Cost(1.0, chance.choice([0.0, 30.0]), chance.choice([0.0, 90.0]))
         return CallOutcome(
-            chance.choice([200, 200, 429, 529, 500, 0, 400]), used, readings, chance.choice(["r1", "r|2"])
+            chance.choice([200, 200, 204, 429, 529, 500, 0, 400]), used, readings, chance.choice(["r1", "r|2"])
         )
 
     async def step(self):

@@ -8,11 +8,12 @@
 --@include health.lua
 local PROBE_HEARD_S = 5
 
--- What a status says: whether the call was answered well, refused, or failed; none of them: answered with an error.
+-- What a status says: whether the call was answered well, refused, or failed; none of them: answered with an error, or
+-- (204) with a success that holds no answer.
 local function ending_of(status)
   local refused = status == 429 or status == 529
   local failed = not refused and (status == 408 or status >= 500 or status < 100)
-  return status >= 200 and status < 300, refused, failed
+  return status >= 200 and status < 300 and status ~= 204, refused, failed
 end
 
 -- A call that was made: settles its budgets and counts it. Returns whether the governor is to hear of it soon.

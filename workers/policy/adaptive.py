@@ -14,7 +14,7 @@ from __future__ import annotations
 from dicast.workers.policy import breaker as breakers
 from dicast.workers.policy.adaptive_state import AdaptiveConfig, AdaptiveState, SingleCalls, Timescales
 from dicast.workers.policy.breaker import Breaker, Failures
-from dicast.workers.policy.calls import OVERLOADED, UNAVAILABLE, Done, LoggedCall, Sent
+from dicast.workers.policy.calls import NO_CONTENT, OVERLOADED, UNAVAILABLE, Done, LoggedCall, Sent
 from dicast.workers.policy.diagnosis import Cause, Diagnosis, ceiling_of, episode_start, is_enough, judge
 from dicast.workers.policy.engines import Directives
 from dicast.workers.policy.noise import SLOWED
@@ -245,7 +245,7 @@ class Adaptive:
 
     def done(self, event: Done) -> None:
         state, now = self.state, event.at
-        turned_away = event.status == UNAVAILABLE and event.latency_s <= state.timescales.feedback_s
+        turned_away = self._was_turned_away(event)
         trial = state.log.record_outcome(event, turned_away=turned_away)
         room = state.told.observe(event, trial)
         if state.rate is not None and state.rate.budget in state.told.known:
@@ -265,6 +265,13 @@ class Adaptive:
                     self._try_quanta(trial, now)
                 self._handle_refusal(event, trial, now)
         self._watch_latency(event, now)
+
+    def _was_turned_away(self, event: Done) -> bool:
+        """Return whether a status that may mean that the provider is full came sooner than any answer could. A provider
+        that has only ever sent successes without an answer is not full: it is not one."""
+        timescales = self.state.timescales
+        may_be = event.status == UNAVAILABLE or (event.status == NO_CONTENT and timescales.answered)
+        return may_be and event.latency_s <= timescales.feedback_s
 
     def _try_quanta(self, trial: LoggedCall, now: float) -> None:
         """Keep the advertised rate, counted per second, if calls are refused with room again during slow start, after a

@@ -97,7 +97,7 @@ class Failures:
         cut, and calls that were turned away only once a lower limit has not helped."""
         if turned_away and self.since is None:
             return self.row
-        if event.failed or (event.was_refused and at_floor):
+        if event.failed or turned_away or (event.was_refused and at_floor):
             self.row += 1
             self.since = event.sent_at if self.since is None else min(self.since, event.sent_at)
         elif not event.was_refused and (self.since is None or event.sent_at > self.since):

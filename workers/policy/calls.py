@@ -25,6 +25,8 @@ OVERLOADED = 529
 """The provider is short of capacity for everybody; it says nothing about this account's limits."""
 UNAVAILABLE = 503
 """A server that is full says so, as well as one that is down. The first answers sooner than it serves a call."""
+NO_CONTENT = 204
+"""A success without an answer, such as a page of a gateway that is full or that has an error of its own."""
 
 
 class Cost(NamedTuple):
@@ -82,7 +84,7 @@ class Done:
 
     @property
     def ok(self) -> bool:
-        return 200 <= self.status < 300
+        return 200 <= self.status < 300 and self.status != NO_CONTENT
 
     @property
     def was_refused(self) -> bool:

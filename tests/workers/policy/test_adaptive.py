@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState, SingleCalls
 from dicast.workers.policy.budgets import ReportedBudgets
-from dicast.workers.policy.calls import Event
+from dicast.workers.policy.calls import NO_CONTENT, UNAVAILABLE, Event
 from dicast.workers.policy.governor import PoolGovernor
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.profiles import PoolConfig
@@ -188,30 +188,42 @@ def test_the_last_step_of_slow_start_is_judged_like_the_others() -> None:
     assert governor.state.limit == 75
 
 
-def turned_away(governor: PoolGovernor, now: float, calls: int, latency_s: float = 0.1) -> float:
-    """Calls that leave one after the other from the top of the limit, and are answered with 503."""
+def turned_away(
+    governor: PoolGovernor, now: float, calls: int, latency_s: float = 0.1, status: int = UNAVAILABLE
+) -> float:
+    """Calls that leave one after the other from the top of the limit, and are answered with 503, or so."""
     for _ in range(calls):
         limit = governor.state.limit
         governor.decide([sent(f"t{now}", now, limit - 1, limit)], now)
         now += latency_s
-        governor.decide([done(f"t{now - latency_s}", now, now - latency_s, 503, open_before=limit - 1)], now)
+        governor.decide([done(f"t{now - latency_s}", now, now - latency_s, status, open_before=limit - 1)], now)
     return now
 
 
-def test_calls_that_are_turned_away_at_once_are_a_cap_and_open_no_breaker() -> None:
+@pytest.mark.parametrize("status", [UNAVAILABLE, NO_CONTENT])
+def test_calls_that_are_turned_away_at_once_are_a_cap_and_open_no_breaker(status: int) -> None:
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     before = governor.state.limit
-    turned_away(governor, served(governor, 30), 6)
+    turned_away(governor, served(governor, 30), 6, status=status)
     judged(governor)
     assert governor.breaker.closed
     assert governor.state.limit <= before
 
 
-def test_the_breaker_opens_if_a_lower_limit_does_not_keep_calls_from_being_turned_away() -> None:
+@pytest.mark.parametrize("status", [UNAVAILABLE, NO_CONTENT])
+def test_the_breaker_opens_if_a_lower_limit_does_not_keep_calls_from_being_turned_away(status: int) -> None:
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
-    turned_away(governor, served(governor, 30), 6)
-    turned_away(governor, judged(governor) + 0.1, 5)
+    turned_away(governor, served(governor, 30), 6, status=status)
+    turned_away(governor, judged(governor) + 0.1, 5, status=status)
     assert not governor.breaker.closed
+
+
+def test_a_server_that_has_never_answered_is_not_full() -> None:
+    """Its pages may be those of a web site: no call should wait for a place there."""
+    governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
+    turned_away(governor, 0.0, 60, status=NO_CONTENT)
+    assert governor.breaker.closed
+    assert governor.state.limit >= 20
 
 
 def test_unavailable_after_a_while_is_a_failure() -> None:

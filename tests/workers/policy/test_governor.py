@@ -19,7 +19,7 @@ from dicast.workers.policy.parameters import BreakerPhase, FairMode, Parameters
 from dicast.workers.policy.profiles import PROFILES, PoolConfig, UnknownProfile, profile
 from tests.workers.policy.build import done, sent
 
-STATUSES = st.sampled_from([200, 200, 200, 200, 429, 429, 529, 500, 503, 0, 400])
+STATUSES = st.sampled_from([200, 200, 200, 200, 204, 429, 429, 529, 500, 503, 0, 400])
 STEPS = st.lists(
     st.tuples(st.sampled_from(["send", "send", "answer", "wait"]), STATUSES, st.floats(0.0, 8.0)), max_size=120
 )
