@@ -84,7 +84,6 @@ MECHANISMS: Mapping[str, tuple[Null, ...]] = {
     "one slot less at the top": ((Adaptive, "_suspect", _nothing),),
     "a top slot that was noise": ((TopRefusals, "step_confirmed", _nothing),),
     "levels accepted later": ((AcceptedLater, "confirmed", _false), (AcceptedLater, "count_acceptance", _false)),
-    "large steps gently again": ((Growth, "retry_gently", _nothing),),
     "refused levels filled more often": ((Growth, "_was_refused", _never(value=False)),),
     "settled levels tried less often": ((Growth, "settled", _never(value=False)),),
     "small limits tried less often": ((adaptive, "hold_max_rtts", lambda config, *_: config.hold_max_rtts),),

@@ -64,8 +64,7 @@ def _pace_s(config: AdaptiveConfig, state: AdaptiveState) -> float:
     delay."""
     growth, timescales = state.growth, state.timescales
     feedback_s = timescales.feedback_s if timescales.answered else config.start_s
-    step_s = feedback_s * (config.gentle_factor if growth.gentle else 1.0)
-    return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / step_s)
+    return 1.0 / (config.pace_gain * growth.limit / timescales.rtt_s + growth.step / feedback_s)
 
 
 def wave_over_at(state: AdaptiveState) -> float | None:
@@ -529,7 +528,7 @@ class Adaptive:
             growth.good, growth.hold_rtts = 0.0, config.hold_min_rtts
         else:
             if growth.slow_start:
-                growth.retry_gently()
+                growth.hold_rtts = 0.0
             else:
                 growth.hold_after_cut(diagnosis.level, config.hold_min_rtts, hold_max_rtts(config, state, now))
                 if state.overload.refused_at < state.episode:

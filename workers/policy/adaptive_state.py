@@ -43,7 +43,6 @@ class AdaptiveConfig:
     pace_gain              grants a second relative to the limit's turnover: refills fast, without a burst
     burst_part             part of the limit that may be filled at once after a pause (`_starting`: in slow start, and
                            where a rate was found)
-    gentle_factor          a step that may have been refused for haste is spread over so many feedback delays
     rate_room              limit relative to what a learned rate needs, so that latency may wander
     quantum_gain           part of an advertised rate to use when the provider counts it per second
     memory_rtts            how long a refused level is remembered
@@ -80,7 +79,6 @@ class AdaptiveConfig:
     pace_gain: float = 2.0
     burst_part: float = 0.5
     burst_part_starting: float = 0.025
-    gentle_factor: float = 4.0
     rate_room: float = 1.5
     quantum_gain: float = 0.985
     memory_rtts: float = 20.0
@@ -209,7 +207,6 @@ class Growth:
     hold_rtts: float = 1.0
     good: float = 0.0
     cut_at: float = NEVER
-    gentle: bool = False
     slow_start_until: float = NEVER
     resumed: bool = False
     refused: float = 0.0
@@ -328,26 +325,19 @@ class Growth:
     def undo(self, now: float, hold_min_rtts: float, hold_max_rtts: float) -> None:
         """Undo the pending step, and wait longer before the next one."""
         self.good = self.before
-        if self.large_step and not self.gentle:
-            self.retry_gently()
-        else:
-            if self.step < 2.0:
-                self.row = self.row + 1 if self._was_refused else 1
-                self.refused = self.limit
-                if self.row >= 2:
-                    self._remember_cap(self.before)
-                self.double_hold(hold_min_rtts, hold_max_rtts)
-            self.gentle = False
+        if self.large_step:
+            self.hold_rtts = 0.0
+        elif self.step < 2.0:
+            self.row = self.row + 1 if self._was_refused else 1
+            self.refused = self.limit
+            if self.row >= 2:
+                self._remember_cap(self.before)
+            self.double_hold(hold_min_rtts, hold_max_rtts)
         self.cut(now, self.before)
 
     def _remember_cap(self, cap: float) -> None:
         others = [other for other in self.caps if abs(other - cap) >= 1.0]
         self.caps = [*others, cap][-FORMER_CAPS:]
-
-    def retry_gently(self) -> None:
-        """Try the step again at once, spread over several feedback delays: it may have been refused for its haste
-        only."""
-        self.gentle, self.hold_rtts = True, 0.0
 
     def cut(self, now: float, limit: float) -> None:
         """Lower the limit. Refusals of calls sent before now belong to the old limit."""

@@ -6,6 +6,7 @@ as before if only few are refused. When it is over, the limit of before is in fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ OVERLOADED_ENOUGH = 8
 """So many refusals for overload tell whether they depend on the load; fewer are refused at like numbers by chance."""
 BORNE_PART, BORNE_RTTS = 0.7, 6.0
 """The limit in a wave, as a part of the one before, and for how long it is assumed to go on."""
-CALM_CALLS = 30
-"""A wave is over when so many calls in a row were not refused for overload, or none for `BORNE_RTTS`."""
+BY_CHANCE, CALM_LEAST = 1e-3, 10
+"""A wave is over when none was refused for `BORNE_RTTS`, or so many calls in a row were accepted as it lets pass with
+this probability; but no fewer than the least."""
 FEW_REFUSED = 0.25
 """A wave that refuses a smaller share is borne with as many open calls as before, once fewer have not helped."""
 MORE_REFUSED, ALLOWED = 1.25, 5
@@ -73,8 +75,14 @@ class OverloadWaves:
         if not self.limit_before:
             return None
         latest = self.refused_at + BORNE_RTTS * rtt_s
-        sent_at = log.nth_sent_at(self.refused_call + CALM_CALLS)
+        sent_at = log.nth_sent_at(self.refused_call + self._calm_calls)
         return latest if sent_at is None else min(latest, sent_at + feedback_s)
+
+    @property
+    def _calm_calls(self) -> int:
+        """How many calls in a row have to be accepted until the wave is over."""
+        share = min(0.99, max(0.01, self.share))
+        return max(CALM_LEAST, math.ceil(math.log(BY_CHANCE) / math.log(1.0 - share)))
 
     def end(self, now: float) -> float:
         """Bear the wave no longer; return the limit before it."""

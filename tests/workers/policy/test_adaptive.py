@@ -267,11 +267,14 @@ def test_a_wave_whose_calls_are_forgotten_is_borne() -> None:
     assert engine.judging_since is None and engine.overload.share == 0.0
 
 
-def test_a_wave_is_over_once_thirty_calls_in_a_row_were_accepted() -> None:
+@pytest.mark.parametrize(("share", "needed"), [(0.35, 17), (0.2, 31), (0.8, 10)])
+def test_a_wave_is_over_once_more_calls_in_a_row_were_accepted_than_by_chance(share: float, needed: int) -> None:
+    """1 in 1,000 times."""
     governor = PoolGovernor(PoolConfig(ceiling=40, limit=20))
     now = waved(governor, served(governor, 60), 60, 3)
     engine = engine_of(governor)
-    now = waved(governor, now, 29, 10_000)
+    engine.overload.share = share
+    now = waved(governor, now, needed - 1, 10_000)
     governor.decide([], now + 1.0)
     assert engine.overload.limit_before > 0.0
     now = waved(governor, now + 1.0, 1, 10_000)

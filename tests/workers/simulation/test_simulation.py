@@ -68,9 +68,9 @@ def test_an_overload_that_lasts_costs_no_unit() -> None:
 @pytest.mark.parametrize(
     ("spans", "share", "used", "refused"),
     [
-        (tuple((60.0 * n + 30.0, 60.0 * n + 45.0) for n in range(5)), 0.35, 0.88, 0.11),
-        (((0.0, 300.0),), 0.1, 0.8, 0.16),
-        (((60.0, 240.0),), 0.2, 0.7, 0.16),
+        (tuple((60.0 * n + 30.0, 60.0 * n + 45.0) for n in range(5)), 0.35, 0.91, 0.11),
+        (((0.0, 300.0),), 0.1, 0.88, 0.16),
+        (((60.0, 240.0),), 0.2, 0.8, 0.17),
     ],
 )
 def test_overload_that_does_not_depend_on_the_load_is_borne(
