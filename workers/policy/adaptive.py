@@ -465,7 +465,8 @@ class Adaptive:
             state.rate = None
             self._set_reason("the limit allows fewer calls than the rate")
             return
-        if rate.refuted:
+        basis = state.told.known.get(rate.budget)
+        if rate.refuted or (basis is not None and not basis.trust.believed):
             state.rate, accepted_level = (
                 None,
                 max((trial.open_before + 1 for trial in state.log.trials), default=self.floor),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dicast.workers.policy.adaptive_state import AcceptedLater, AdaptiveState, SingleCalls
+from dicast.workers.policy.budget import Budget
 from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import NO_CONTENT, UNAVAILABLE, Event
 from dicast.workers.policy.governor import PoolGovernor
@@ -353,3 +354,19 @@ def test_budgets_go_on_while_single_calls_are_sent(monkeypatch: pytest.MonkeyPat
     assert governor.next_at() == now + 1.0
     governor.decide([], now + 1.0)
     assert engine.reason == "the budget was tested" and engine.single_calls is not None
+
+
+def test_a_rate_is_given_up_with_the_budget_that_told_it() -> None:
+    """Nobody enforces the budget: what binds is something else, which the rate may keep from being found."""
+    governor = PoolGovernor(PoolConfig(ceiling=100, limit=20))
+    now = served(governor, 60)
+    state, name = engine_of(governor), "requests:"
+    budget = state.told.known[name] = Budget("requests", BudgetUnit.REQUESTS, "", limit=1500.0, level=1500.0)
+    state.rate = LearnedRate.advertised(25.0, 1.0, now, budget=name, limit=1500.0)
+    state.rate.bound_at = now + 1.0
+    governor.decide([], now + 0.1)
+    assert state.rate is not None
+    budget.trust.drop(now)
+    governor.decide([], now + 0.2)
+    assert state.rate is None
+    assert governor.reason == "more calls a second are accepted than advertised"
