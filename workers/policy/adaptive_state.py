@@ -150,7 +150,7 @@ SETTLED_ROW = 3
 FORMER_CAPS = 4
 """So many levels are remembered above which one call more was refused twice: a neighbour who comes and goes brings them
 back."""
-SOON_ROW, SOON_RTTS, SOON_TOLD_RTTS = 6, 1.0, 2.0
+SOON_ROW, SOON_RTTS, SOON_TOLD_RTTS = 10, 1.0, 2.0
 """How often one call more is tried, each so many round trips, after a cap has fallen far: a neighbour may leave. Where
 budgets are told, it may be one of them that refused calls."""
 MOVED_PART = 0.7

@@ -193,16 +193,16 @@ def test_the_last_caps_are_remembered_once_each() -> None:
 
 
 @pytest.mark.parametrize(("is_told", "rtts"), [(False, 1.0), (True, 2.0)])
-def test_below_a_far_higher_former_cap_holds_are_short_until_six_refusals(is_told: bool, rtts: float) -> None:
+def test_below_a_far_higher_former_cap_holds_are_short_until_ten_refusals(is_told: bool, rtts: float) -> None:
     growth = capped(60.0)
     growth.cut(3.0, 24.0)
     growth.good = 24.0
     waits = []
-    for number in range(8):
+    for number in range(12):
         now = 10.0 + 100.0 * number
         growth.filled(now)
         waits.append((growth.next_step_at(FEEDBACK_S, 3.0, is_told=is_told) or 0.0) - now)
         refused(growth, now + 50.0)
         growth.full_since = growth.held_since = None
-    assert max(waits[1:6]) == 3.0 * rtts
-    assert waits[7] == 3.0 * HOLD_MAX
+    assert max(waits[1:10]) == 3.0 * rtts
+    assert waits[11] == 3.0 * HOLD_MAX

@@ -144,6 +144,18 @@ def test_a_window_that_few_answers_tell_of_or_none_any_more_is_used(told: Mappin
     assert result.unresolved == 0
 
 
+def test_a_cap_that_a_neighbour_leaves_after_half_a_minute_is_filled_soon() -> None:
+    """One call more was tried every round trip or two, but only until six were refused, some 20 s after he came."""
+    calls = {"latency_median_s": 1.8, "latency_sigma": 0.4, "latency_least_s": 0.3, "ceiling": 100}
+    scenario = CATALOGUE["tenant_blind"].but("leaves", "", tenant=((20.0, 50.0), 0.6), seconds=90.0, **calls)
+    used = []
+    for seed in range(1, 5):
+        ours, best = run(scenario, seed, "central"), run(scenario, seed, "oracle")
+        used.append(sum(ours.accepted[50:70]) / sum(best.accepted[50:70]))
+        assert sum(ours.refused) < 55
+    assert statistics.fmean(used) > 0.78
+
+
 def test_a_rate_that_a_neighbour_shares_for_a_while_is_used_again_soon() -> None:
     """It was taken for a number of open calls, or for one whose unused part is kept, and risen to in ten minutes."""
     scenario = CATALOGUE["quant_hdr"].but("shared", "", tenant=((300.0, 900.0), 0.2))
