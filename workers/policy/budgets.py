@@ -36,6 +36,8 @@ MOST_SEARCH_S = 300.0
 """An unreported end is tried at least so often."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
+LOST_S = 10.0
+"""Answers that are still missing after this time count as lost."""
 SOON_S = 0.5
 """The first wait after a window did not end when reported."""
 
@@ -70,7 +72,7 @@ def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLo
     if done_at is None or now < done_at - 1e-9:
         return False
     if _is_unseen_opening(budget, test):
-        if not log.is_any_open(test.first, test.first + test.calls):
+        if now >= test.since + LOST_S or not log.is_any_open(test.first, test.first + test.calls):
             budget.trust.test = Test(log.sent_total, 2 * test.calls, now, 2 * test.step, repeated=True)
             budget.edition += 1
         return False

@@ -138,10 +138,12 @@ def test_windows_that_others_emptied_for_minutes_are_used_again(part: float, ref
 def test_a_window_that_few_answers_tell_of_or_none_any_more_is_used(told: Mapping[str, Any], seed: int) -> None:
     """Calls were to show that the next window had begun. Their answers told nothing, and no more were sent."""
     scenario = CATALOGUE["window_no_reset"].telling(HeaderDialect.OPENAI).but("silent", "", seconds=400.0, **told)
-    result = judge(run(scenario, seed, "central"), run(scenario, seed, "oracle"))
-    assert result.utilisation > 0.98
-    assert result.refused < 0.03
-    assert result.unresolved == 0
+    oracle = run(scenario, seed, "oracle")
+    for mode, refused in (("central", 0.03), ("distributed", 0.15)):  # there, outcomes get lost
+        result = judge(run(scenario, seed, mode), oracle)
+        assert result.utilisation > 0.98
+        assert result.refused < refused
+        assert result.unresolved == 0
 
 
 def test_a_cap_that_a_neighbour_leaves_after_half_a_minute_is_filled_soon() -> None:
