@@ -35,9 +35,9 @@ def check_a_pools_queue_is_read_no_more_and_again(c):
     until(lambda: c.done(first) > 3, "it has begun")
     assert told(c, "cancel_consumer", "provider.sim") == {"ok": "no longer consuming from provider.sim"}
     until(lambda: names(c) == ALL[:3], "it is told")
+    until(lambda: depth(c.app, "provider.sim") == 40 - c.done(first), "the worker holds no message any more")
     until(lambda: c.provider.stats()["open"] == 0, "open calls have ended")
     calls = c.provider.stats()["calls"]
-    until(lambda: depth(c.app, "provider.sim") == 40 - c.done(first), "what waits is in the queue")
     assert told(c, "cancel_consumer", "provider.sim") == {"error": "provider.sim is not read here"}
     other = c.submit(a_job(agents=1, pool="claude"))
     assert c.report(other)["scored"] == 10
