@@ -6,7 +6,7 @@ What is missing beyond our own spending was used by other tenants of the account
 
 What is left may be spent at once. How it comes back depends on the budget's `nature`; until that is known, it is
 treated as a window whose end has to be observed. While it holds calls back, a few are sent all the same now and then:
-`budgets.py` tests it so, and `Trust` keeps the results.
+`doubt.py` tests it so, and `Trust` keeps the results.
 """
 
 from __future__ import annotations
@@ -327,9 +327,9 @@ class Trust:
     def believed(self) -> bool:
         return self.dropped_at is None
 
-    def passed(self, test: Test) -> bool:
+    def passed(self, test: Test, enough: float) -> bool:
         """Return whether a test of which all calls were accepted is enough to disprove the budget."""
-        return test.passed + test.step >= ENOUGH
+        return test.passed + test.step >= enough
 
     def confirmed(self, now: float, pause_s: float) -> None:
         """Note that a call beyond the budget was refused."""

@@ -1,8 +1,8 @@
 """Reported budgets: what a provider says about its limits, taken as a hypothesis.
 
-A `Nature` infers how a budget refills, a `Budget` follows one, a `Trust` remembers the results of tests (all in
-`budget.py`). Here are the tests (`advance`), the window that only `Retry-After` reveals (`HiddenWindow`), and the
-collection for one pool that the engine uses, with what follows from it (`ReportedBudgets`).
+A `Nature` infers how a budget refills, a `Budget` follows one (both in `budget.py`), and `doubt.py` tests it. Here are
+the window that only `Retry-After` reveals (`HiddenWindow`), and the collection for one pool that the engine uses, with
+what follows from it (`ReportedBudgets`).
 """
 
 from __future__ import annotations
@@ -10,208 +10,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from dicast.workers.policy.budget import (
+    ENOUGH,
     FEW,
     GUARD_S,
     MOST,
-    MOST_POINTS,
-    MOST_STEP,
     NICE_PERIODS_S,
     USUAL_PERIOD_S,
     Budget,
-    BudgetKind,
     Meter,
-    Test,
 )
 from dicast.workers.policy.calls import NEVER, CallLog, Done, LoggedCall
+from dicast.workers.policy.doubt import NAME, UNREPORTED, advance, confirmed, fell_silent, next_at, pause_s
 from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket, amount
 
-OPENING_PART, OPENING_LEAST, OPENING_MOST = 0.02, 2.0, 10.0
-"""The number of calls that test whether a new window has really begun."""
-SEARCHES = 8
-"""How many times a period an unreported end is tried."""
-MOST_SEARCH_S = 300.0
-"""An unreported end is tried at least so often."""
-PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
-"""How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
-LOST_S = 10.0
-"""Answers that are still missing after this time count as lost."""
-SOON_S = 0.5
-"""The first wait after a window did not end when reported."""
-
-
-def advance(budget: Budget, now: float, log: CallLog, feedback_s: float) -> bool:
-    """Go on with the test, or begin one if it is due; returns whether the budget is disproved."""
-    if not budget.trust.believed:
-        return False
-    remaining, test = budget.remaining(now, log), budget.trust.test
-    if test is not None:
-        has_refilled = budget.nature.kind is BudgetKind.LOG and remaining >= budget.cost
-        if has_refilled or remaining >= budget.reserve + 2.0 * budget.cost + budget.cost * test.calls:
-            budget.trust.test = None
-            budget.edition += 1
-            return False
-        return _go_on(budget, test, remaining, now, log, feedback_s)
-    if budget.holds(remaining) and now >= due_at(budget, now) - 1e-9:
-        if budget.nature.kind is BudgetKind.BUCKET and remaining >= (FEW + 1.0) * budget.cost:
-            _approach(budget, remaining, now, log)
-        else:
-            _try(budget, _first_step(budget, now), 0, 0, remaining, now, log)
-    return False
-
-
-def _go_on(budget: Budget, test: Test, remaining: float, now: float, log: CallLog, feedback_s: float) -> bool:
-    """Go on with a test if it has been passed so far; returns whether the budget is disproved."""
-    if not test.step:
-        if budget.number >= test.first + test.calls:
-            _try(budget, 1, 0, 0, remaining, now, log)
-        return False
-    done_at = test.done_at(log, feedback_s)
-    if done_at is None or now < done_at - 1e-9:
-        return False
-    if _is_unseen_opening(budget, test):
-        if now >= test.since + LOST_S or not log.is_any_open(test.first, test.first + test.calls):
-            budget.trust.test = Test(log.sent_total, 2 * test.calls, now, 2 * test.step, repeated=True)
-            budget.edition += 1
-        return False
-    opening = _is_opening(test)
-    if budget.trust.passed(test) and _disproved(budget, test, now):
-        return True
-    if budget.trust.test is not None:
-        step = 1 if opening else 2 * test.step
-        passed = test.passed + (test.step if budget.level < budget.cost else 0)
-        _try(budget, step, passed, test.refused, remaining, now, log, test.began)
-    return False
-
-
-def _is_opening(test: Test) -> bool:
-    """Return whether the test is to show that a window has begun."""
-    return test.step >= OPENING_LEAST and not test.passed
-
-
-def _is_unseen_opening(budget: Budget, test: Test) -> bool:
-    """Return whether no answer to the calls of such a test has told of the budget."""
-    return _is_opening(test) and budget.number <= test.first
-
-
-def fell_silent(budget: Budget, log: CallLog) -> bool:
-    """Return whether a whole window's calls were sent to see it begin, and no answer told of the budget any more."""
-    test = budget.trust.test
-    if test is None or not test.repeated or not _is_unseen_opening(budget, test):
-        return False
-    return budget.cost * (1 + log.sent_total - budget.number) >= budget.limit
-
-
-def _approach(budget: Budget, remaining: float, now: float, log: CallLog) -> None:
-    """Use up the reserve almost entirely; the next snapshot then shows exactly how much is left."""
-    budget.trust.test = Test(log.sent_total, int(remaining / budget.cost - FEW), now, 0)
-    budget.edition += 1
-
-
-def _try(
-    budget: Budget,
-    step: int,
-    passed: int,
-    refusals: int,
-    remaining: float,
-    now: float,
-    log: CallLog,
-    began: float | None = None,
-) -> None:
-    """Let `step` calls be sent beyond what is left."""
-    step = min(MOST_STEP, step)
-    calls = step + max(0, int(remaining / budget.cost))
-    began = now if began is None else began
-    budget.trust.test = Test(log.sent_total, calls, now, step, passed, refusals, began)
-    budget.edition += 1
-
-
-def _disproved(budget: Budget, test: Test, now: float) -> bool:
-    """Return whether calls accepted beyond the budget disprove it: it is still reported to be empty, and a log would
-    not have given back so much."""
-    if budget.level >= budget.cost:
-        return False
-    lasts_s = budget.nature.lasts_s
-    slid_back = budget.meter.between(test.began - lasts_s, now - lasts_s)
-    if (
-        budget.nature.kind is BudgetKind.BUCKET
-        or budget.rolls
-        or budget.nature.slid_once
-        or slid_back < 0.5 * budget.cost * (test.passed + test.step)
-    ):
-        return True
-    budget.nature.found_sliding()
-    budget.trust.test = None
-    return False
-
-
-def due_at(budget: Budget, now: float) -> float:
-    """Return when the next test is due. A window whose end was reported but never observed is tested when it should be
-    over."""
-    opens_at = budget.opens_at
-    windowed = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
-    if windowed and not budget.rolls and opens_at and not budget.search_s:
-        return min(budget.trust.not_before, opens_at) if budget.dated_at < opens_at else budget.trust.not_before
-    return budget.trust.not_before
-
-
-def _first_step(budget: Budget, now: float) -> int:
-    windowed = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN)
-    if windowed and budget.opens_at and now >= budget.opens_at and not budget.rolls and not budget.search_s:
-        return int(min(OPENING_MOST, max(OPENING_LEAST, OPENING_PART * budget.limit / budget.cost)))
-    return 1
-
-
-def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
-    """Note that a call was refused while the budget is empty; returns whether the budget is the cause, and not an
-    exception among many accepted calls."""
-    if budget.trust.test is not None and not budget.trust.test.fails():
-        return False
-    opens_at = budget.opens_at
-    overdue = bool(opens_at) and now >= opens_at and not budget.last_opening(now) > budget.dated_at
-    unknown = budget.nature.kind in (BudgetKind.WINDOW, BudgetKind.UNKNOWN) and (
-        overdue or not opens_at or budget.guessed
-    )
-    if not unknown:
-        pause_s = BUCKET_PAUSE_S if budget.nature.kind is BudgetKind.BUCKET else max(PAUSE_S, budget.nature.lasts_s)
-        budget.trust.confirmed(now, pause_s)
-    elif budget.trust.test is not None or now >= budget.trust.not_before:
-        first_s = budget.nature.lasts_s / SEARCHES
-        if overdue and not budget.guessed:
-            first_s = min(SOON_S, first_s)
-        budget.search_s = min(max(first_s, 1.25 * budget.search_s), MOST_SEARCH_S)
-        budget.trust.test = None
-        budget.trust.not_before = now + budget.search_s
-    if retry_at is not None and budget.guessed and retry_at > now:
-        budget.ends_at, budget.late_s, budget.trust.not_before = retry_at, 0.0, retry_at + GUARD_S
-    budget.edition += 1
-    return True
-
-
-def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> float | None:
-    """Return when `advance` will do something, or more of a log comes back."""
-    if not budget.trust.believed:
-        return None
-    test = budget.trust.test
-    if test is not None:
-        return test.done_at(log, feedback_s)
-    if not budget.holds(budget.remaining(now, log)):
-        return None
-    due = due_at(budget, now)
-    if budget.nature.kind is BudgetKind.LOG:
-        due = min(due, now + budget.nature.lasts_s / MOST_POINTS)
-    return due
-
-
-NAME = "retry-after"
-UNREPORTED = "refusals"
-"""The name of a window that no header and no `Retry-After` tells of."""
 LEAST_S = 2.0
 """The shortest wait that may name a window's end; caps ask for shorter ones."""
 AGREE_S = 0.4
+MANY_PART = 0.25
+"""A window is dropped if this part of its size is accepted beyond it, and not only counted too small."""
 MOST_HINTS = 40
+MOST_ENDS = 4
 LEAST_HINTS = 2
 DOUBT_S = 60.0
 LEAST_REFUSALS, LEAST_ALONE, DROUGHT_S = 5, 2, 2.0
@@ -262,6 +84,9 @@ class HiddenWindow:
     call that found it used up was sent at `refused_at`. It is `sized` once a whole window has begun. Until
     `doubted_until` no window is assumed, because the last one was disproved.
 
+    The end was first named by a call sent at `named_at`; `is_agreed` says that one sent clearly later named it, too.
+    Until then the `Retry-After` may be a constant.
+
     `drought` is the present drought, if there is one; the last ended at `drought_ended_at`. An assumed window is
     `proven` once `refused_probes` enough were refused from when it was used up to its end. It may have begun `blur_s`
     earlier than assumed.
@@ -274,6 +99,7 @@ class HiddenWindow:
     """
 
     hints: list[Hint] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     accepted: Meter = field(default_factory=Meter)
     total: float = 0.0
     refused: int = 0
@@ -286,6 +112,8 @@ class HiddenWindow:
     opened_at: float = NEVER
     opened: float = 0.0
     refused_at: float = NEVER
+    named_at: float = NEVER
+    is_agreed: bool = False
     doubted_until: float = NEVER
     doubts: int = 0
     drought: Drought | None = None
@@ -305,6 +133,8 @@ class HiddenWindow:
         if self.budget is not None and newest:
             self._follow(self.budget, before)
         self.accepted.thin()
+        if not self.accepted.points:
+            self.accepted.note(NEVER, 0.0, 0.0)
         apart_s = 0.0 if len(self.accepted.points) < 2 else 0.25
         self.accepted.note(trial.sent_at, self.total, 2.0 * apart_s, apart_s=apart_s)
 
@@ -403,7 +233,16 @@ class HiddenWindow:
             return None
         hint = Hint(trial.sent_at, now + retry_after_s, grain_s)
         self.hints = [*self.hints, hint][-MOST_HINTS:]
+        self._note_end(hint)
         return hint
+
+    def _note_end(self, hint: Hint) -> None:
+        """Keep the last named ends, each as early as it was named; whole seconds are rounded up."""
+        for index, end in enumerate(self.ends):
+            if abs(hint.until - end) <= 2.0 * (hint.grain_s + AGREE_S):
+                self.ends[index] = min(end, hint.until)
+                return
+        self.ends = sorted([*self.ends, hint.until])[-MOST_ENDS:]
 
     def explains(self, hint: Hint | None, now: float) -> bool:
         """Return whether the known window explains the refusal."""
@@ -427,30 +266,49 @@ class HiddenWindow:
         until = min(hint.until for hint in hints)
         if not all(self._same(hint, until) for hint in hints) or until <= now:
             return False
-        began = until - self._lasts_s(until - first, hints[-1].grain_s)
-        if self.budget is None and self.accepted.between(began, first) < max(FEW, len(trials)):
-            return False
         after = [trial for trial in log.since(first) if not trial.was_refused]
         if len(after) > len(trials):
             return False
-        self._ends(until, first, hints[-1].grain_s, now)
+        grain_s = hints[-1].grain_s
+        accepted = min(trial.number for trial in trials) - 1 - (self.refused - len(trials)) + len(after)
+        began = until - self._lasts_s(until - first, grain_s)
+        if self.budget is None and accepted - self._opening_total(began, grain_s) < max(FEW, len(trials)):
+            return False
+        self._ends(until, accepted, grain_s, now, until - first)
+        self.named_at, self.is_agreed = first, self.is_agreed or last - first > grain_s + AGREE_S
+        if not self.is_agreed and self.budget is not None:
+            self.budget.trust.not_before = first + grain_s + AGREE_S + GUARD_S
         return True
 
-    def _ends(self, until: float, first: float, grain_s: float, now: float) -> None:
-        """Note a window that ends at `until`; the first call that it refused was sent at `first`."""
+    def _ends(self, until: float, accepted: float, grain_s: float, now: float, left_s: float) -> None:
+        """Note a window that ends at `until`; it was used up after so many `accepted` calls, with `left_s` to go."""
         budget = self.budget
         if budget is None:
-            budget = self.budget = Budget(NAME, BudgetUnit.REQUESTS, self.model)
+            budget, self.is_agreed = Budget(NAME, BudgetUnit.REQUESTS, self.model), False
+            self.budget = budget
             budget.nature.leaning = -MOST
-            budget.nature.period_s, budget.rolls = self._lasts_s(until - first, grain_s), 1
+            budget.nature.period_s, budget.rolls = self._lasts_s(left_s, grain_s), 1
         elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
-            budget.nature.period_is_less(until - budget.ends_at)
-        size = max(1.0, self.accepted.between(until - budget.nature.lasts_s, first))
+            self._ends_lie_apart(budget, until - budget.ends_at, grain_s)
+        size = max(1.0, accepted - self._opening_total(until - budget.nature.lasts_s, grain_s))
         budget.limit = size if size < budget.limit - FEW else max(size, budget.limit)
         budget.capacity = budget.limit
         budget.ends_at, budget.late_s, budget.level = until, 0.0, 0.0
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition, self.refused_at = budget.edition + 1, self.sent_at
+
+    def _ends_lie_apart(self, budget: Budget, gap_s: float, grain_s: float) -> None:
+        """Note that a window ended `gap_s` after another one, so that the period is no longer."""
+        blur_s = grain_s + AGREE_S
+        budget.nature.period_is_less(gap_s)
+        if self.is_agreed and 2.0 * blur_s < gap_s < budget.nature.lasts_s - blur_s:
+            budget.nature.period_s = float(round(gap_s))
+
+    def _opening_total(self, began: float, grain_s: float) -> float:
+        """Return how many calls had been accepted when a window began, then or up to `grain_s` earlier."""
+        if abs(self.opened_at - began) <= grain_s + AGREE_S:
+            return self.opened
+        return self.accepted.at(began - grain_s) or 0.0
 
     def empty(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> None:
         """Note that the known window refused a call: it is used up, whatever seemed to be left."""
@@ -459,7 +317,24 @@ class HiddenWindow:
         self._resize(budget, trial, budget.remaining(now, log))
         budget.ends_at = min(budget.ends_at, hint.until)
         self._emptied(budget, trial, spent)
-        confirmed(budget, now, None)
+        self.is_agreed = self.is_agreed or self._is_later(hint)
+        if self.is_agreed:
+            confirmed(budget, now, None)
+
+    def _is_later(self, hint: Hint) -> bool:
+        """Return whether a constant `Retry-After` would have named another end by then."""
+        return hint.at > self.named_at + hint.grain_s + AGREE_S
+
+    def contradicts(self, hint: Hint, now: float) -> bool:
+        """Return whether a refusal names a later end before the window is over, and only calls sent at once agreed on
+        it; if so, the window is dropped."""
+        budget = self.budget
+        if budget is None or self.is_agreed or budget.name == UNREPORTED or now >= budget.opens_at:
+            return False
+        if not self._is_later(hint) or hint.until <= budget.ends_at + hint.grain_s + AGREE_S:
+            return False
+        self.news = self._drop(now, "each refusal names an end of its own in Retry-After")
+        return True
 
     def begins_anew(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:
         """Return whether a refusal names the end of a window after the known one; if so, follow that window."""
@@ -473,13 +348,14 @@ class HiddenWindow:
             if not shorter_s:
                 return False
             budget.nature.period_s, budget.trust.test = shorter_s, None
-            began = hint.until - shorter_s - hint.grain_s
-            budget.limit = budget.capacity = max(1.0, self.accepted.between(began, trial.sent_at))
+            budget.limit = budget.capacity = max(
+                1.0, self.total - self._opening_total(hint.until - shorter_s, hint.grain_s)
+            )
         elif self._is_longer(budget, hint, trial):
             budget.nature.period_s = hint.until - budget.ends_at
         else:
             self._resize(budget, trial, budget.remaining(now, log))
-        budget.ends_at = hint.until
+        budget.ends_at, self.is_agreed = hint.until, True
         self._emptied(budget, trial, spent)
         confirmed(budget, now, None)
         return True
@@ -490,19 +366,18 @@ class HiddenWindow:
         return self._shorter_period_s(grain_s, usual_s) or usual_s
 
     def _shorter_period_s(self, grain_s: float, lasts_s: float) -> float:
-        """Return a likely period shorter than assumed by which the last named ends lie apart; 0 if there is none.
+        """Return the period, shorter than assumed, by which the last named ends lie apart; 0 if there is none.
 
-        Two pairs have to agree, since one pair may be chance.
+        Two pairs have to agree on a likely period, since one pair may be chance, and three on any other.
         """
         blur_s = grain_s + AGREE_S
-        ends: list[float] = []
-        for other in sorted(other.until for other in self.hints):
-            if not ends or other > ends[-1] + 2.0 * blur_s:
-                ends.append(other)
-        gaps = [later - earlier for earlier, later in itertools.pairwise(ends[-3:])]
-        periods = [period_s for period_s in NICE_PERIODS_S if 2.0 * blur_s < period_s < lasts_s]
-        agreeing = (p for p in periods if all(abs(gap - p) <= blur_s for gap in gaps))
-        return next(agreeing, 0.0) if len(gaps) == 2 else 0.0
+        gaps = [later - earlier for earlier, later in itertools.pairwise(self.ends)]
+        likely = (p for p in NICE_PERIODS_S if 2.0 * blur_s < p < lasts_s)
+        agreeing = (p for p in likely if all(abs(gap - p) <= blur_s for gap in gaps[-2:]))
+        mean_s = fmean(gaps) if gaps else 0.0
+        is_any = len(gaps) == MOST_ENDS - 1 and all(abs(gap - mean_s) <= blur_s for gap in gaps)
+        other_s = float(round(mean_s)) if is_any and 2.0 * blur_s < mean_s < lasts_s - blur_s else 0.0
+        return next(agreeing, other_s) if len(gaps) >= 2 else 0.0
 
     def _repeated_period_s(self, budget: Budget, hint: Hint, trial: LoggedCall) -> float:
         """Return the likely period by which the named end lies after the known one, if about as many calls were
@@ -546,8 +421,10 @@ class HiddenWindow:
         test = budget.trust.test
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
-        if advance(budget, now, log, feedback_s) and not in_refused:
-            if budget.name == UNREPORTED:
+        assumed = budget.name == UNREPORTED
+        enough = ENOUGH if assumed else max(ENOUGH, MANY_PART * budget.limit)
+        if advance(budget, now, log, feedback_s, enough) and not in_refused:
+            if assumed:
                 return self._drop(now)
             self.budget, self.sized = None, False
             return "far more calls were accepted than the window of Retry-After holds"
@@ -556,24 +433,28 @@ class HiddenWindow:
             return ""
         if in_refused:
             last = log.last()
-            if budget.name == UNREPORTED and last is not None and last.sent_at > budget.opens_at - self.blur_s:
+            if assumed and last is not None and last.sent_at > budget.opens_at - self.blur_s:
                 budget.trust.test = None
                 self._opens(budget, last.sent_at)
                 return ""
-            self.hints = []
+            if test is not None and self.refused_at >= test.since:
+                budget.trust.confirmed(now, pause_s(budget))
+                budget.edition += 1
+                return ""
+            self.hints, self.ends = [], []
             return self._drop(now)
         budget.limit += after.passed - before
         budget.capacity = budget.limit
         return ""
 
-    def _drop(self, now: float) -> str:
-        """Assume no window for a while, since this one is disproved. Return what disproved it."""
+    def _drop(self, now: float, why: str = "") -> str:
+        """Assume no window for a while, since this one is disproved. Return `why`; by default, calls were accepted."""
         assumed = self.budget is not None and self.budget.name == UNREPORTED
         self.budget, self.sized, self.drought = None, False, None
         self.doubted_until = now + DOUBT_S * 2.0**self.doubts
         self.doubts = min(6, self.doubts + 1)
         end = "of the assumed window" if assumed else "that Retry-After named"
-        return f"calls were accepted before the end {end}"
+        return why or f"calls were accepted before the end {end}"
 
 
 SCALE_WEIGHT = 0.02
@@ -684,6 +565,8 @@ class ReportedBudgets:
         if hidden.explains(hint, now):
             hidden.empty(hint, trial, event.spent.requests, log, now)
             return True
+        if hidden.contradicts(hint, now):
+            return False
         return hidden.begins_anew(hint, trial, event.spent.requests, log, now)
 
     def names_one_end(self, refusals: Iterable[LoggedCall], log: CallLog, now: float) -> bool:

@@ -12,8 +12,9 @@ import pytest
 
 from dicast.workers.policy import budget as budget_module
 from dicast.workers.policy.budget import SURE, Budget, BudgetKind, Meter, Nature
-from dicast.workers.policy.budgets import ReportedBudgets, fell_silent
+from dicast.workers.policy.budgets import ReportedBudgets
 from dicast.workers.policy.calls import CallLog, Cost, LoggedCall
+from dicast.workers.policy.doubt import fell_silent
 from dicast.workers.policy.headers import BudgetUnit, Reading, Readings
 from dicast.workers.policy.parameters import Bucket
 from tests.workers.policy.build import done, sent

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dicast.workers.policy.adaptive_state import AdaptiveState
-from dicast.workers.policy.budgets import HiddenWindow, Hint
-from dicast.workers.policy.calls import CallLog
+from dicast.workers.policy.budgets import HiddenWindow
+from dicast.workers.policy.calls import CallLog, LoggedCall
 from lab.simulation.adapter import Adapter
 from lab.simulation.client import Ceiling
 from tests.workers.policy.build import done, sent
@@ -232,8 +232,21 @@ def test_a_constant_retry_after_names_no_window() -> None:
     assert answered >= 0.85 * 8 * 120.0 / ANSWER_S
 
 
+def named(*ends: float) -> HiddenWindow:
+    """One whose refusals named these ends, in whole seconds."""
+    window = HiddenWindow()
+    for end in ends:
+        window.hint(LoggedCall("c", 1, 0.0, 0), 0.0, end, 1.0)
+    return window
+
+
 def test_a_period_is_shorter_if_three_named_ends_lie_it_apart() -> None:
-    window = HiddenWindow(hints=[Hint(0.0, until, 1.0) for until in (7.0, 7.5, 17.2, 27.0)])
-    assert window._shorter_period_s(1.0, 60.0) == 10.0
-    window.hints.pop()
-    assert window._shorter_period_s(1.0, 60.0) == 0.0
+    assert named(7.0, 7.5, 17.2, 27.0)._shorter_period_s(1.0, 60.0) == 10.0
+    assert named(7.0, 7.5, 17.2)._shorter_period_s(1.0, 60.0) == 0.0
+
+
+def test_a_period_that_nobody_expects_takes_four_named_ends() -> None:
+    assert named(7.0, 22.2, 37.0)._shorter_period_s(1.0, 60.0) == 0.0
+    assert named(7.0, 22.2, 37.0, 52.3)._shorter_period_s(1.0, 60.0) == 15.0
+    assert named(7.0, 22.2, 37.0, 55.3)._shorter_period_s(1.0, 60.0) == 0.0
+    assert named(*(7.0 + 15.0 * number for number in range(9)))._shorter_period_s(1.0, 15.0) == 0.0

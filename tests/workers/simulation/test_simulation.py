@@ -146,6 +146,21 @@ def test_a_window_that_few_answers_tell_of_or_none_any_more_is_used(told: Mappin
         assert result.unresolved == 0
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize(("calls", "period_s"), [(480, 60.0), (240, 30.0), (100, 10.0), (30, 10.0)])
+def test_a_window_that_only_retry_after_tells_of_is_used(calls: int, period_s: float, seed: int) -> None:
+    """Where decisions come late and outcomes get lost, up to a third of the calls was refused: the window's size was
+    counted too small, and the window dropped when it held more."""
+    terms = {"requests_per_min": calls * 60.0 / period_s, "window_s": period_s, "window_over_s": 0.3 * period_s}
+    scenario = CATALOGUE["window_hidden"].but("hidden", "", seconds=240.0, **terms)
+    oracle = run(scenario, seed, "oracle")
+    for mode, used, refused in (("central", 0.97, 0.045), ("distributed", 0.95, 0.09)):
+        result = judge(run(scenario, seed, mode), oracle)
+        assert result.utilisation > used
+        assert result.refused < refused
+        assert result.unresolved == 0
+
+
 def test_a_cap_that_a_neighbour_leaves_after_half_a_minute_is_filled_soon() -> None:
     """One call more was tried every round trip or two, but only until six were refused, some 20 s after he came."""
     calls = {"latency_median_s": 1.8, "latency_sigma": 0.4, "latency_least_s": 0.3, "ceiling": 100}
