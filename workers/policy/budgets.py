@@ -30,8 +30,6 @@ from dicast.workers.policy.parameters import Bucket, amount
 LEAST_S = 2.0
 """The shortest wait that may name a window's end; caps ask for shorter ones."""
 AGREE_S = 0.4
-MANY_PART = 0.25
-"""A window is dropped if this part of its size is accepted beyond it, and not only counted too small."""
 MOST_HINTS = 40
 MOST_ENDS = 4
 LEAST_HINTS = 2
@@ -81,7 +79,8 @@ class HiddenWindow:
     `model`, whose counter stood at `spent`.
 
     `budget` is the window, if there is one. The present window began at `opened_at`, after `opened` calls; the last
-    call that found it used up was sent at `refused_at`. It is `sized` once a whole window has begun. Until
+    call that found it used up was sent at `refused_at`. Only a call sent later and answered, the last at `answered_at`,
+    shows that it is not, since a refusal may be late or lost. It is `sized` once a whole window has begun. Until
     `doubted_until` no window is assumed, because the last one was disproved.
 
     The end was first named by a call sent at `named_at`; `is_agreed` says that one sent clearly later named it, too.
@@ -112,6 +111,7 @@ class HiddenWindow:
     opened_at: float = NEVER
     opened: float = 0.0
     refused_at: float = NEVER
+    answered_at: float = NEVER
     named_at: float = NEVER
     is_agreed: bool = False
     doubted_until: float = NEVER
@@ -140,6 +140,7 @@ class HiddenWindow:
 
     def note_answer(self, trial: LoggedCall) -> None:
         """Note a call that was answered, which ends a drought; one that failed may never have arrived."""
+        self.answered_at = max(self.answered_at, trial.sent_at)
         if self.drought is not None and trial.sent_at > self.drought.first + AGREE_S:
             self._drought_ends(self.drought, trial.sent_at)
 
@@ -290,9 +291,8 @@ class HiddenWindow:
             budget.nature.period_s, budget.rolls = self._lasts_s(left_s, grain_s), 1
         elif until - budget.ends_at < 0.9 * budget.nature.lasts_s:
             self._ends_lie_apart(budget, until - budget.ends_at, grain_s)
-        size = max(1.0, accepted - self._opening_total(until - budget.nature.lasts_s, grain_s))
-        budget.limit = size if size < budget.limit - FEW else max(size, budget.limit)
-        budget.capacity = budget.limit
+        size = accepted - self._opening_total(until - budget.nature.lasts_s, grain_s)
+        self._size_is(budget, size if size < budget.limit - FEW else max(size, budget.limit))
         budget.ends_at, budget.late_s, budget.level = until, 0.0, 0.0
         budget.dated_at, budget.number, budget.spent = self.sent_at, self.number, self.spent
         budget.edition, self.refused_at = budget.edition + 1, self.sent_at
@@ -348,9 +348,7 @@ class HiddenWindow:
             if not shorter_s:
                 return False
             budget.nature.period_s, budget.trust.test = shorter_s, None
-            budget.limit = budget.capacity = max(
-                1.0, self.total - self._opening_total(hint.until - shorter_s, hint.grain_s)
-            )
+            self._size_is(budget, self.total - self._opening_total(hint.until - shorter_s, hint.grain_s))
         elif self._is_longer(budget, hint, trial):
             budget.nature.period_s = hint.until - budget.ends_at
         else:
@@ -401,10 +399,15 @@ class HiddenWindow:
     def _resize(self, budget: Budget, trial: LoggedCall, remaining: float) -> None:
         """Set the window's size to the calls that were accepted in it until it was used up."""
         if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
-            budget.limit = max(1.0, self.total - self.opened)
+            self._size_is(budget, self.total - self.opened)
         elif remaining > FEW * budget.cost:
-            budget.limit = max(1.0, budget.limit - remaining)
-        budget.capacity = budget.limit
+            self._size_is(budget, budget.limit - remaining)
+
+    def _size_is(self, budget: Budget, size: float) -> None:
+        """Set the size; if it has become clearly less, others use the window, so that it is tested soon."""
+        if size < (1.0 - USED_UP_PART) * budget.limit:
+            budget.trust.strikes, budget.trust.not_before = 0, NEVER
+        budget.limit = budget.capacity = max(1.0, size)
 
     def _emptied(self, budget: Budget, trial: LoggedCall, spent: float) -> None:
         self.refused_at = max(self.refused_at, trial.sent_at)
@@ -422,27 +425,26 @@ class HiddenWindow:
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
         assumed = budget.name == UNREPORTED
-        enough = ENOUGH if assumed else max(ENOUGH, MANY_PART * budget.limit)
-        if advance(budget, now, log, feedback_s, enough) and not in_refused:
+        if advance(budget, now, log, feedback_s, max(ENOUGH, budget.limit)) and not in_refused:
             if assumed:
                 return self._drop(now)
             self.budget, self.sized = None, False
             return "far more calls were accepted than the window of Retry-After holds"
+        if in_refused and self.answered_at > self.refused_at + AGREE_S:
+            if assumed and self.answered_at > budget.opens_at - self.blur_s:
+                budget.trust.test = None
+                self._opens(budget, self.answered_at)
+                return ""
+            self.hints, self.ends = [], []
+            return self._drop(now)
         after = budget.trust.test
         if after is None or after.passed <= before:
             return ""
         if in_refused:
-            last = log.last()
-            if assumed and last is not None and last.sent_at > budget.opens_at - self.blur_s:
-                budget.trust.test = None
-                self._opens(budget, last.sent_at)
-                return ""
             if test is not None and self.refused_at >= test.since:
                 budget.trust.confirmed(now, pause_s(budget))
                 budget.edition += 1
-                return ""
-            self.hints, self.ends = [], []
-            return self._drop(now)
+            return ""
         budget.limit += after.passed - before
         budget.capacity = budget.limit
         return ""

@@ -29,8 +29,8 @@ MOST_SEARCH_S = 300.0
 """An unreported end is tried at least so often."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
-COUNTED_WINDOWS = 6.0
-"""A window whose size was counted, since nothing tells it, is tested after so many of them."""
+COUNTED_CALLS, COUNTED_STEP = 500.0, 16
+"""A window whose size was counted, since nothing tells it, is tested once in so many calls, by so many at once."""
 LOST_S = 10.0
 """Answers that are still missing after this time count as lost."""
 SOON_S = 0.5
@@ -118,7 +118,7 @@ def _try(
     began: float | None = None,
 ) -> None:
     """Let `step` calls be sent beyond what is left."""
-    step = min(MOST_STEP, step)
+    step = min(COUNTED_STEP if is_counted(budget) else MOST_STEP, step)
     calls = step + max(0, int(remaining / budget.cost))
     began = now if began is None else began
     budget.trust.test = Test(log.sent_total, calls, now, step, passed, refusals, began)
@@ -186,12 +186,19 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
     return True
 
 
+def is_counted(budget: Budget) -> bool:
+    """Return whether nothing tells of the budget, so that its size was counted."""
+    return budget.key in (NAME, UNREPORTED)
+
+
 def pause_s(budget: Budget) -> float:
     """Return how long a confirmed budget is not tested."""
     if budget.nature.kind is BudgetKind.BUCKET:
         return BUCKET_PAUSE_S
-    told_s = max(PAUSE_S, budget.nature.lasts_s)
-    return min(told_s, COUNTED_WINDOWS * budget.nature.lasts_s) if budget.key in (NAME, UNREPORTED) else told_s
+    lasts_s = budget.nature.lasts_s
+    if is_counted(budget):
+        return max(lasts_s, COUNTED_CALLS / budget.refill_per_s)
+    return max(PAUSE_S, lasts_s)
 
 
 def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> float | None:

@@ -161,6 +161,15 @@ def test_a_window_that_only_retry_after_tells_of_is_used(calls: int, period_s: f
         assert result.unresolved == 0
 
 
+def test_a_hidden_window_that_a_neighbour_leaves_is_filled_again() -> None:
+    """Its size was tested no sooner than after half an hour; all that time a third of it was left unused."""
+    scenario = CATALOGUE["window_hidden"].but("left", "", tenant=((100.0, 300.0), 0.4))
+    for mode, refused in (("central", 0.03), ("distributed", 0.06)):
+        result = judge(run(scenario, 1, mode), run(scenario, 1, "oracle"))
+        assert result.utilisation > 0.92
+        assert result.refused < refused
+
+
 def test_a_cap_that_a_neighbour_leaves_after_half_a_minute_is_filled_soon() -> None:
     """One call more was tried every round trip or two, but only until six were refused, some 20 s after he came."""
     calls = {"latency_median_s": 1.8, "latency_sigma": 0.4, "latency_least_s": 0.3, "ceiling": 100}
