@@ -429,6 +429,11 @@ class Adaptive:
         finding = state.told.advance(now, state.log, timescales.feedback_s)
         if finding:
             self._set_reason(finding)
+        unexplained_since = state.told.hidden.take_unexplained()
+        if unexplained_since is not None:
+            state.episode, state.judging_since = unexplained_since - 1e-6, now
+            state.log.unforgive(state.episode)
+            return
         if state.single_calls is not None:
             self._single_call_accepted(state.single_calls, now)
             return

@@ -21,15 +21,18 @@ from dicast.workers.policy.budget import (
     USUAL_PERIOD_S,
     Budget,
     Meter,
+    Test,
 )
 from dicast.workers.policy.calls import NEVER, CallLog, Done, LoggedCall
-from dicast.workers.policy.doubt import NAME, UNREPORTED, advance, confirmed, fell_silent, next_at, pause_s
+from dicast.workers.policy.doubt import NAME, UNREPORTED, advance, confirmed, fell_silent, is_counted, next_at, pause_s
 from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket, amount
 
 LEAST_S = 2.0
 """The shortest wait that may name a window's end; caps ask for shorter ones."""
-AGREE_S = 0.4
+AGREE_S, APART = 0.4, 2.0
+"""Ends agree that were named within this time, and the steps of seconds. Calls so many times as far apart tell a window
+from a constant."""
 MOST_HINTS = 40
 MOST_ENDS = 4
 LEAST_HINTS = 2
@@ -84,7 +87,8 @@ class HiddenWindow:
     `doubted_until` no window is assumed, because the last one was disproved.
 
     The end was first named by a call sent at `named_at`; `is_agreed` says that one sent clearly later named it, too.
-    Until then the `Retry-After` may be a constant.
+    Until then the `Retry-After` may be a constant; if it is one, refusals are explained no more, those sent since
+    `unexplained_since`.
 
     `drought` is the present drought, if there is one; the last ended at `drought_ended_at`. An assumed window is
     `proven` once `refused_probes` enough were refused from when it was used up to its end. It may have begun `blur_s`
@@ -114,6 +118,7 @@ class HiddenWindow:
     answered_at: float = NEVER
     named_at: float = NEVER
     is_agreed: bool = False
+    unexplained_since: float | None = None
     doubted_until: float = NEVER
     doubts: int = 0
     drought: Drought | None = None
@@ -230,9 +235,11 @@ class HiddenWindow:
 
     def hint(self, trial: LoggedCall, now: float, retry_after_s: float | None, grain_s: float) -> Hint | None:
         """Take in a refusal's `Retry-After`, if it may name the end of a window."""
-        if retry_after_s is None or retry_after_s < LEAST_S:
+        if retry_after_s is None:
             return None
         hint = Hint(trial.sent_at, now + retry_after_s, grain_s)
+        if retry_after_s < LEAST_S and not self.explains(hint):
+            return None
         self.hints = [*self.hints, hint][-MOST_HINTS:]
         self._note_end(hint)
         return hint
@@ -245,9 +252,9 @@ class HiddenWindow:
                 return
         self.ends = sorted([*self.ends, hint.until])[-MOST_ENDS:]
 
-    def explains(self, hint: Hint | None, now: float) -> bool:
+    def explains(self, hint: Hint) -> bool:
         """Return whether the known window explains the refusal."""
-        return self.budget is not None and hint is not None and self._same(hint, self.budget.ends_at)
+        return self.budget is not None and self._same(hint, self.budget.ends_at)
 
     def _same(self, hint: Hint, ends_at: float) -> bool:
         return abs(hint.until - ends_at) <= hint.grain_s + AGREE_S
@@ -276,9 +283,9 @@ class HiddenWindow:
         if self.budget is None and accepted - self._opening_total(began, grain_s) < max(FEW, len(trials)):
             return False
         self._ends(until, accepted, grain_s, now, until - first)
-        self.named_at, self.is_agreed = first, self.is_agreed or last - first > grain_s + AGREE_S
+        self.named_at, self.is_agreed = first, self.is_agreed or self._is_later(last, grain_s, first)
         if not self.is_agreed and self.budget is not None:
-            self.budget.trust.not_before = first + grain_s + AGREE_S + GUARD_S
+            self.budget.trust.not_before = first + APART * (grain_s + AGREE_S) + GUARD_S
         return True
 
     def _ends(self, until: float, accepted: float, grain_s: float, now: float, left_s: float) -> None:
@@ -306,9 +313,8 @@ class HiddenWindow:
 
     def _opening_total(self, began: float, grain_s: float) -> float:
         """Return how many calls had been accepted when a window began, then or up to `grain_s` earlier."""
-        if abs(self.opened_at - began) <= grain_s + AGREE_S:
-            return self.opened
-        return self.accepted.at(began - grain_s) or 0.0
+        earliest = self.accepted.at(began - grain_s) or 0.0
+        return min(self.opened, earliest) if abs(self.opened_at - began) <= grain_s + AGREE_S else earliest
 
     def empty(self, hint: Hint, trial: LoggedCall, spent: float, log: CallLog, now: float) -> None:
         """Note that the known window refused a call: it is used up, whatever seemed to be left."""
@@ -317,13 +323,14 @@ class HiddenWindow:
         self._resize(budget, trial, budget.remaining(now, log))
         budget.ends_at = min(budget.ends_at, hint.until)
         self._emptied(budget, trial, spent)
-        self.is_agreed = self.is_agreed or self._is_later(hint)
+        self.is_agreed = self.is_agreed or self._is_later(hint.at, hint.grain_s, self.named_at)
         if self.is_agreed:
             confirmed(budget, now, None)
 
-    def _is_later(self, hint: Hint) -> bool:
-        """Return whether a constant `Retry-After` would have named another end by then."""
-        return hint.at > self.named_at + hint.grain_s + AGREE_S
+    @staticmethod
+    def _is_later(at: float, grain_s: float, named_at: float) -> bool:
+        """Return whether a constant `Retry-After` would clearly name another end `at` a time than when it did first."""
+        return at > named_at + APART * (grain_s + AGREE_S)
 
     def contradicts(self, hint: Hint, now: float) -> bool:
         """Return whether a refusal names a later end before the window is over, and only calls sent at once agreed on
@@ -331,7 +338,8 @@ class HiddenWindow:
         budget = self.budget
         if budget is None or self.is_agreed or budget.name == UNREPORTED or now >= budget.opens_at:
             return False
-        if not self._is_later(hint) or hint.until <= budget.ends_at + hint.grain_s + AGREE_S:
+        later = self._is_later(hint.at, hint.grain_s, self.named_at)
+        if not later or hint.until <= budget.ends_at + hint.grain_s + AGREE_S:
             return False
         self.news = self._drop(now, "each refusal names an end of its own in Retry-After")
         return True
@@ -405,7 +413,7 @@ class HiddenWindow:
 
     def _size_is(self, budget: Budget, size: float) -> None:
         """Set the size; if it has become clearly less, others use the window, so that it is tested soon."""
-        if size < (1.0 - USED_UP_PART) * budget.limit:
+        if is_counted(budget) and size < (1.0 - USED_UP_PART) * budget.limit:
             budget.trust.strikes, budget.trust.not_before = 0, NEVER
         budget.limit = budget.capacity = max(1.0, size)
 
@@ -425,29 +433,43 @@ class HiddenWindow:
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
         assumed = budget.name == UNREPORTED
-        if advance(budget, now, log, feedback_s, max(ENOUGH, budget.limit)) and not in_refused:
-            if assumed:
-                return self._drop(now)
+        enough = ENOUGH if assumed else max(ENOUGH, budget.limit)
+        disproved = advance(budget, now, log, feedback_s, enough)
+        passed = 0 if budget.trust.test is None else max(0, budget.trust.test.passed - before)
+        if in_refused:
+            return self._go_on_refused(budget, test, passed, log, now)
+        if disproved and assumed:
+            return self._drop(now)
+        if disproved:
             self.budget, self.sized = None, False
             return "far more calls were accepted than the window of Retry-After holds"
-        if in_refused and self.answered_at > self.refused_at + AGREE_S:
-            if assumed and self.answered_at > budget.opens_at - self.blur_s:
-                budget.trust.test = None
-                self._opens(budget, self.answered_at)
+        budget.limit += passed
+        budget.capacity = budget.limit
+        return ""
+
+    def _go_on_refused(self, budget: Budget, test: Test | None, passed: int, log: CallLog, now: float) -> str:
+        """Go on with the test in a window that has refused a call. One that is accepted later disproves the window, or
+        shows that it has begun anew. Where an end was named, only an answer counts: refusals may be late or lost."""
+        last = log.last()
+        if budget.name == UNREPORTED:
+            if not passed:
                 return ""
-            self.hints, self.ends = [], []
-            return self._drop(now)
-        after = budget.trust.test
-        if after is None or after.passed <= before:
-            return ""
-        if in_refused:
-            if test is not None and self.refused_at >= test.since:
+            if last is not None and last.sent_at > budget.opens_at - self.blur_s:
+                budget.trust.test = None
+                self._opens(budget, last.sent_at)
+                return ""
+        elif self.answered_at <= self.refused_at + AGREE_S:
+            if passed and test is not None and self.refused_at >= test.since:
                 budget.trust.confirmed(now, pause_s(budget))
                 budget.edition += 1
             return ""
-        budget.limit += after.passed - before
-        budget.capacity = budget.limit
-        return ""
+        self.hints, self.ends = [], []
+        return self._drop(now)
+
+    def take_unexplained(self) -> float | None:
+        """Return since when refusals are explained no more, once; None if that is not so."""
+        since, self.unexplained_since = self.unexplained_since, None
+        return since
 
     def _drop(self, now: float, why: str = "") -> str:
         """Assume no window for a while, since this one is disproved. Return `why`; by default, calls were accepted."""
@@ -455,6 +477,8 @@ class HiddenWindow:
         self.budget, self.sized, self.drought = None, False, None
         self.doubted_until = now + DOUBT_S * 2.0**self.doubts
         self.doubts = min(6, self.doubts + 1)
+        if not assumed and not self.is_agreed:
+            self.unexplained_since = self.named_at
         end = "of the assumed window" if assumed else "that Retry-After named"
         return why or f"calls were accepted before the end {end}"
 
@@ -564,7 +588,7 @@ class ReportedBudgets:
             return False
         if hidden.budget is None:
             return False
-        if hidden.explains(hint, now):
+        if hidden.explains(hint):
             hidden.empty(hint, trial, event.spent.requests, log, now)
             return True
         if hidden.contradicts(hint, now):

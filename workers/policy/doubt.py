@@ -30,7 +30,8 @@ MOST_SEARCH_S = 300.0
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
 COUNTED_CALLS, COUNTED_STEP = 500.0, 16
-"""A window whose size was counted, since nothing tells it, is tested once in so many calls, by so many at once."""
+"""A window whose size was counted, since only `Retry-After` tells of it, is tested once in so many calls, by so many
+at once."""
 LOST_S = 10.0
 """Answers that are still missing after this time count as lost."""
 SOON_S = 0.5
@@ -187,8 +188,8 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
 
 
 def is_counted(budget: Budget) -> bool:
-    """Return whether nothing tells of the budget, so that its size was counted."""
-    return budget.key in (NAME, UNREPORTED)
+    """Return whether only `Retry-After` tells of the budget, so that its size was counted."""
+    return budget.key == NAME
 
 
 def pause_s(budget: Budget) -> float:
