@@ -352,7 +352,8 @@ class HiddenWindow:
         lasts_s = budget.nature.lasts_s
         over = (hint.until - budget.ends_at) % lasts_s
         if min(over, lasts_s - over) > hint.grain_s + AGREE_S:
-            shorter_s = self._shorter_period_s(hint.grain_s, lasts_s) or self._repeated_period_s(budget, hint, trial)
+            shorter_s = self._shorter_period_s(hint.grain_s, lasts_s, hint.until - trial.sent_at)
+            shorter_s = shorter_s or self._repeated_period_s(budget, hint, trial)
             if not shorter_s:
                 return False
             budget.nature.period_s, budget.trust.test = shorter_s, None
@@ -369,20 +370,22 @@ class HiddenWindow:
     def _lasts_s(self, left_s: float, grain_s: float) -> float:
         """Return how long a window probably lasts of which so much is left."""
         usual_s = _period_s(left_s, grain_s)
-        return self._shorter_period_s(grain_s, usual_s) or usual_s
+        return self._shorter_period_s(grain_s, usual_s, left_s) or usual_s
 
-    def _shorter_period_s(self, grain_s: float, lasts_s: float) -> float:
-        """Return the period, shorter than assumed, by which the last named ends lie apart; 0 if there is none.
+    def _shorter_period_s(self, grain_s: float, lasts_s: float, left_s: float = 0.0) -> float:
+        """Return the period, shorter than assumed and of which `left_s` may be left, by which the last named ends lie
+        apart; 0 if there is none.
 
         Two pairs have to agree on a likely period, since one pair may be chance, and three on any other.
         """
         blur_s = grain_s + AGREE_S
         gaps = [later - earlier for earlier, later in itertools.pairwise(self.ends)]
-        likely = (p for p in NICE_PERIODS_S if 2.0 * blur_s < p < lasts_s)
+        least_s = max(2.0 * blur_s, left_s - blur_s)
+        likely = (p for p in NICE_PERIODS_S if least_s < p < lasts_s)
         agreeing = (p for p in likely if all(abs(gap - p) <= blur_s for gap in gaps[-2:]))
         mean_s = fmean(gaps) if gaps else 0.0
         is_any = len(gaps) == MOST_ENDS - 1 and all(abs(gap - mean_s) <= blur_s for gap in gaps)
-        other_s = float(round(mean_s)) if is_any and 2.0 * blur_s < mean_s < lasts_s - blur_s else 0.0
+        other_s = float(round(mean_s)) if is_any and least_s < mean_s < lasts_s - blur_s else 0.0
         return next(agreeing, other_s) if len(gaps) >= 2 else 0.0
 
     def _repeated_period_s(self, budget: Budget, hint: Hint, trial: LoggedCall) -> float:

@@ -255,3 +255,4 @@ def test_a_period_that_nobody_expects_takes_four_named_ends() -> None:
     assert named(7.0, 22.2, 37.0, 52.3)._shorter_period_s(1.0, 60.0) == 15.0
     assert named(7.0, 22.2, 37.0, 55.3)._shorter_period_s(1.0, 60.0) == 0.0
     assert named(*(7.0 + 15.0 * number for number in range(9)))._shorter_period_s(1.0, 15.0) == 0.0
+    assert named(7.0, 22.2, 37.0, 52.3)._shorter_period_s(1.0, 60.0, left_s=59.0) == 0.0
