@@ -331,13 +331,13 @@ class Trust:
         """Return whether a test of which all calls were accepted is enough to disprove the budget."""
         return test.passed + test.step >= enough
 
-    def confirmed(self, now: float, pause_s: float) -> None:
-        """Note that a call beyond the budget was refused."""
+    def confirmed(self, now: float, pause_s: float, most_strikes: int = MOST_STRIKES) -> None:
+        """Note that a call beyond the budget was refused. The pause doubles so many times at most."""
         if self.test is None and now < self.not_before:
             return
         self.test = None
         self.not_before = now + pause_s * PATIENCE**self.strikes
-        self.strikes = min(MOST_STRIKES, self.strikes + 1)
+        self.strikes = min(most_strikes, self.strikes + 1)
 
     def drop(self, now: float) -> None:
         self.test, self.dropped_at = None, now

@@ -24,15 +24,17 @@ from dicast.workers.policy.budget import (
     Test,
 )
 from dicast.workers.policy.calls import NEVER, CallLog, Done, LoggedCall
-from dicast.workers.policy.doubt import NAME, UNREPORTED, advance, confirmed, fell_silent, is_counted, next_at, pause_s
+from dicast.workers.policy.doubt import NAME, UNREPORTED, advance, confirmed, fell_silent, is_counted, next_at, rest
 from dicast.workers.policy.headers import BudgetUnit, Reading
 from dicast.workers.policy.parameters import Bucket, amount
 
 LEAST_S = 2.0
 """The shortest wait that may name a window's end; caps ask for shorter ones."""
-AGREE_S, APART = 0.4, 2.0
+AGREE_S, APART = 0.4, 1.5
 """Ends agree that were named within this time, and the steps of seconds. Calls so many times as far apart tell a window
 from a constant."""
+MOST_UNCONFIRMED = 1
+"""So many windows in a row may end before a later call names their end."""
 MOST_HINTS = 40
 MOST_ENDS = 4
 LEAST_HINTS = 2
@@ -118,6 +120,7 @@ class HiddenWindow:
     answered_at: float = NEVER
     named_at: float = NEVER
     is_agreed: bool = False
+    unconfirmed: int = 0
     unexplained_since: float | None = None
     doubted_until: float = NEVER
     doubts: int = 0
@@ -283,7 +286,8 @@ class HiddenWindow:
         if self.budget is None and accepted - self._opening_total(began, grain_s) < max(FEW, len(trials)):
             return False
         self._ends(until, accepted, grain_s, now, until - first)
-        self.named_at, self.is_agreed = first, self.is_agreed or self._is_later(last, grain_s, first)
+        self.named_at = first
+        self.is_agreed |= self._is_later(last, grain_s, first) or self._repeats(until, grain_s)
         if not self.is_agreed and self.budget is not None:
             self.budget.trust.not_before = first + APART * (grain_s + AGREE_S) + GUARD_S
         return True
@@ -325,12 +329,18 @@ class HiddenWindow:
         self._emptied(budget, trial, spent)
         self.is_agreed = self.is_agreed or self._is_later(hint.at, hint.grain_s, self.named_at)
         if self.is_agreed:
+            self.unconfirmed = 0
             confirmed(budget, now, None)
 
     @staticmethod
     def _is_later(at: float, grain_s: float, named_at: float) -> bool:
         """Return whether a constant `Retry-After` would clearly name another end `at` a time than when it did first."""
         return at > named_at + APART * (grain_s + AGREE_S)
+
+    def _repeats(self, until: float, grain_s: float) -> bool:
+        """Return whether an end was named a likely period earlier, by the refusals of another burst."""
+        blur_s = grain_s + AGREE_S
+        return any(p > 2.0 * blur_s and abs(until - end - p) <= blur_s for end in self.ends for p in NICE_PERIODS_S)
 
     def contradicts(self, hint: Hint, now: float) -> bool:
         """Return whether a refusal names a later end before the window is over, and only calls sent at once agreed on
@@ -408,16 +418,18 @@ class HiddenWindow:
         return hint.until - trial.sent_at > lasts_s + blur_s or in_vain
 
     def _resize(self, budget: Budget, trial: LoggedCall, remaining: float) -> None:
-        """Set the window's size to the calls that were accepted in it until it was used up."""
+        """Set the window's size to the calls that were accepted in it until it was used up. If that is clearly less
+        than before, others use the window, so that it is tested again soon."""
+        size = budget.limit
         if self.opened_at > NEVER and budget.last_opening(trial.sent_at) == self.opened_at:
-            self._size_is(budget, self.total - self.opened)
+            size = self.total - self.opened
         elif remaining > FEW * budget.cost:
-            self._size_is(budget, budget.limit - remaining)
-
-    def _size_is(self, budget: Budget, size: float) -> None:
-        """Set the size; if it has become clearly less, others use the window, so that it is tested soon."""
+            size -= remaining
         if is_counted(budget) and size < (1.0 - USED_UP_PART) * budget.limit:
             budget.trust.strikes, budget.trust.not_before = 0, NEVER
+        self._size_is(budget, size)
+
+    def _size_is(self, budget: Budget, size: float) -> None:
         budget.limit = budget.capacity = max(1.0, size)
 
     def _emptied(self, budget: Budget, trial: LoggedCall, spent: float) -> None:
@@ -431,6 +443,8 @@ class HiddenWindow:
         if budget is None:
             return ""
         if not self.sized and now >= budget.opens_at:
+            if budget.name == NAME and not self.is_agreed:
+                return self._is_over_unconfirmed(now)
             self.sized, budget.trust.not_before = True, NEVER
         test = budget.trust.test
         in_refused = self.refused_at > budget.last_opening(now)
@@ -463,11 +477,19 @@ class HiddenWindow:
                 return ""
         elif self.answered_at <= self.refused_at + AGREE_S:
             if passed and test is not None and self.refused_at >= test.since:
-                budget.trust.confirmed(now, pause_s(budget))
+                rest(budget, now)
                 budget.edition += 1
             return ""
         self.hints, self.ends = [], []
         return self._drop(now)
+
+    def _is_over_unconfirmed(self, now: float) -> str:
+        """Forget a window that ended before a later call could name its end; if that goes on, it is a constant."""
+        self.unconfirmed += 1
+        if self.unconfirmed > MOST_UNCONFIRMED:
+            return self._drop(now, "each refusal names an end of its own in Retry-After")
+        self.budget, self.sized = None, False
+        return ""
 
     def take_unexplained(self) -> float | None:
         """Return since when refusals are explained no more, once; None if that is not so."""

@@ -29,9 +29,9 @@ MOST_SEARCH_S = 300.0
 """An unreported end is tried at least so often."""
 PAUSE_S, BUCKET_PAUSE_S = 900.0, 6 * 3600.0
 """How long a confirmed budget is not tested. Testing a bucket costs more, since its reserve is used up first."""
-COUNTED_CALLS, COUNTED_STEP = 500.0, 16
-"""A window whose size was counted, since only `Retry-After` tells of it, is tested once in so many calls, by so many
-at once."""
+COUNTED_CALLS, COUNTED_STRIKES, COUNTED_STEP = 200.0, 2, 16
+"""A window whose size was counted, since only `Retry-After` tells of it, is tested once in so many calls, which double
+so many times, and by so many at once."""
 LOST_S = 10.0
 """Answers that are still missing after this time count as lost."""
 SOON_S = 0.5
@@ -173,7 +173,7 @@ def confirmed(budget: Budget, now: float, retry_at: float | None) -> bool:
         overdue or not opens_at or budget.guessed
     )
     if not unknown:
-        budget.trust.confirmed(now, pause_s(budget))
+        rest(budget, now)
     elif budget.trust.test is not None or now >= budget.trust.not_before:
         first_s = budget.nature.lasts_s / SEARCHES
         if overdue and not budget.guessed:
@@ -192,14 +192,14 @@ def is_counted(budget: Budget) -> bool:
     return budget.key == NAME
 
 
-def pause_s(budget: Budget) -> float:
-    """Return how long a confirmed budget is not tested."""
-    if budget.nature.kind is BudgetKind.BUCKET:
-        return BUCKET_PAUSE_S
+def rest(budget: Budget, now: float) -> None:
+    """Test a confirmed budget no more for a while."""
     lasts_s = budget.nature.lasts_s
     if is_counted(budget):
-        return max(lasts_s, COUNTED_CALLS / budget.refill_per_s)
-    return max(PAUSE_S, lasts_s)
+        budget.trust.confirmed(now, max(lasts_s, COUNTED_CALLS / budget.refill_per_s), COUNTED_STRIKES)
+    else:
+        is_bucket = budget.nature.kind is BudgetKind.BUCKET
+        budget.trust.confirmed(now, BUCKET_PAUSE_S if is_bucket else max(PAUSE_S, lasts_s))
 
 
 def next_at(budget: Budget, now: float, log: CallLog, feedback_s: float) -> float | None:

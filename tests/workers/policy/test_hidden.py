@@ -214,11 +214,8 @@ def test_a_server_that_refuses_all_for_a_while_has_no_window() -> None:
     assert min(answered[number] for number in range(4, 12)) >= 0.6 * 38.0 * 10.0 / ANSWER_S
 
 
-def test_a_constant_retry_after_names_no_window() -> None:
-    """Of calls beyond eight open ones, all are told to come back a minute later, whatever is true.
-
-    The burst that they refuse agrees on an end, and the first call after it names another: then it is a cap after all.
-    """
+def under_a_cap_of_eight(retry_after_s: int) -> tuple[int, int]:
+    """The calls answered in two minutes, and those refused: all beyond eight open ones, to come back after so long."""
     adapter, accepted, answered, refused = Adapter(Ceiling(60), 1), 0, 0, 0
     coming: list[tuple[float, float, int]] = []
     for tick in range(2400):
@@ -226,13 +223,19 @@ def test_a_constant_retry_after_names_no_window() -> None:
         while coming and coming[0][0] <= now:
             at, sent_at, status = heapq.heappop(coming)
             answered += status == 200
-            headers = {"retry-after": "60"} if status == 429 else {}
+            headers = {"retry-after": str(retry_after_s)} if status == 429 else {}
             adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
         while adapter.on_admit_request(now, 10.0, project="p") is True:
             passes = accepted - answered < 8
             accepted += passes
             refused += not passes
             heapq.heappush(coming, (now + (ANSWER_S if passes else REFUSAL_S), now, 200 if passes else 429))
+    return answered, refused
+
+
+def test_a_constant_retry_after_names_no_window() -> None:
+    """The burst that is refused agrees on an end, and the first call after it names another: it is a cap after all."""
+    answered, refused = under_a_cap_of_eight(60)
     assert answered >= 0.85 * 8 * 120.0 / ANSWER_S
     assert refused < 20
 
@@ -256,3 +259,11 @@ def test_a_period_that_nobody_expects_takes_four_named_ends() -> None:
     assert named(7.0, 22.2, 37.0, 55.3)._shorter_period_s(1.0, 60.0) == 0.0
     assert named(*(7.0 + 15.0 * number for number in range(9)))._shorter_period_s(1.0, 15.0) == 0.0
     assert named(7.0, 22.2, 37.0, 52.3)._shorter_period_s(1.0, 60.0, left_s=59.0) == 0.0
+
+
+@pytest.mark.parametrize(("seconds", "most_refused"), [(3, 30), (10, 20)])
+def test_a_short_constant_retry_after_names_no_window_either(seconds: int, most_refused: int) -> None:
+    """One that is over before a later call could name another end was taken for a window of a minute."""
+    answered, refused = under_a_cap_of_eight(seconds)
+    assert answered >= 0.9 * 8 * 120.0 / ANSWER_S
+    assert refused < most_refused
