@@ -58,12 +58,14 @@ class Adapter:
         turn = in_turn(named, self.enforcement.projects, params.weights, limit=params.limit, mode=params.fair)
         return None if turn is None else named[turn]
 
-    def on_admit_request(self, now: float, est_tokens: float, *, project: Any = "", **_: Any) -> bool | float:
+    def on_admit_request(
+        self, now: float, est_tokens: float, *, project: Any = "", model: str = "", **_: Any
+    ) -> bool | float:
         due = self.governor.next_at()
         if due is not None and now >= due - 1e-9:
             self._decide([], now)
         self._calls += 1
-        request = CallRequest(str(self._calls), str(project), input_tokens=est_tokens, lease_s=LEASE_S)
+        request = CallRequest(str(self._calls), str(project), model, input_tokens=est_tokens, lease_s=LEASE_S)
         answer = grant(self.parameters, self.enforcement, request, now)
         if isinstance(answer, Denied):
             waits = [] if answer.retry_after_ms is None else [answer.retry_after_ms / 1000.0]

@@ -175,9 +175,9 @@ class HiddenWindow:
         ):
             return
         before, self.drought_ended_at = self.drought_ended_at, at
-        if self.budget is not None and self.budget.name == UNREPORTED and not self.proven:
+        if self.budget is not None and self.budget.key == UNREPORTED and not self.proven:
             self._drop(at)
-        if at < self.doubted_until or (self.budget is not None and self.budget.name != UNREPORTED):
+        if at < self.doubted_until or (self.budget is not None and self.budget.key != UNREPORTED):
             return
         lasts_s = _period_s(drought.last - drought.first, 0.0)
         shorter = (
@@ -205,7 +205,7 @@ class HiddenWindow:
     def explains_unreported(self, trial: LoggedCall, spent: float, log: CallLog, now: float) -> bool:
         """Return whether a window that nothing tells of is used up, so that it explains a refusal."""
         budget = self.budget
-        if budget is None or budget.name != UNREPORTED:
+        if budget is None or budget.key != UNREPORTED:
             return False
         opening = budget.last_opening(trial.sent_at)
         if opening and budget.remaining(now, log) > USED_UP_PART * budget.limit + FEW:
@@ -229,7 +229,7 @@ class HiddenWindow:
             self.opened_at, self.opened = opening, before
             self.proven, self.refused_probes = self.proven or self.refused_probes >= LEAST_PROBES, 0
         used = self.total - self.opened
-        if budget.name == UNREPORTED and not self.proven and not self.refused_probes:
+        if budget.key == UNREPORTED and not self.proven and not self.refused_probes:
             # One drought is no proof, and calls held back would never disprove the window: only a refusal empties it.
             budget.limit = budget.capacity = max(budget.limit, (1.0 + USED_UP_PART) * used + FEW)
         budget.level = max(0.0, budget.limit - used)
@@ -346,7 +346,7 @@ class HiddenWindow:
         """Return whether a refusal names a later end before the window is over, and only calls sent at once agreed on
         it; if so, the window is dropped."""
         budget = self.budget
-        if budget is None or self.is_agreed or budget.name == UNREPORTED or now >= budget.opens_at:
+        if budget is None or self.is_agreed or budget.key == UNREPORTED or now >= budget.opens_at:
             return False
         later = self._is_later(hint.at, hint.grain_s, self.named_at)
         if not later or hint.until <= budget.ends_at + hint.grain_s + AGREE_S:
@@ -443,14 +443,14 @@ class HiddenWindow:
         if budget is None:
             return ""
         if not self.sized and now >= budget.opens_at:
-            if budget.name == NAME and not self.is_agreed:
+            if budget.key == NAME and not self.is_agreed:
                 return self._is_over_unconfirmed(now)
             self.sized, budget.trust.not_before = True, NEVER
         test = budget.trust.test
         in_refused = self.refused_at > budget.last_opening(now)
         before = 0 if test is None else test.passed
-        assumed = budget.name == UNREPORTED
-        enough = ENOUGH if assumed else max(ENOUGH, budget.limit)
+        assumed = budget.key == UNREPORTED
+        enough = ENOUGH if assumed else max(ENOUGH, budget.limit - before)
         disproved = advance(budget, now, log, feedback_s, enough)
         passed = 0 if budget.trust.test is None else max(0, budget.trust.test.passed - before)
         if in_refused:
@@ -468,7 +468,7 @@ class HiddenWindow:
         """Go on with the test in a window that has refused a call. One that is accepted later disproves the window, or
         shows that it has begun anew. Where an end was named, only an answer counts: refusals may be late or lost."""
         last = log.last()
-        if budget.name == UNREPORTED:
+        if budget.key == UNREPORTED:
             if not passed:
                 return ""
             if last is not None and last.sent_at > budget.opens_at - self.blur_s:
@@ -498,7 +498,7 @@ class HiddenWindow:
 
     def _drop(self, now: float, why: str = "") -> str:
         """Assume no window for a while, since this one is disproved. Return `why`; by default, calls were accepted."""
-        assumed = self.budget is not None and self.budget.name == UNREPORTED
+        assumed = self.budget is not None and self.budget.key == UNREPORTED
         self.budget, self.sized, self.drought = None, False, None
         self.doubted_until = now + DOUBT_S * 2.0**self.doubts
         self.doubts = min(6, self.doubts + 1)

@@ -21,11 +21,19 @@ ANSWER_S, REFUSAL_S = 1.0, 0.1
 
 
 def accepted_and_refused(
-    limit: int, period_s: float, over_s: float, until: float, *, named: bool = True, whole_s: bool = False
+    limit: int,
+    period_s: float,
+    over_s: float,
+    until: float,
+    *,
+    named: bool = True,
+    whole_s: bool = False,
+    model: str = "",
+    lifted_at: float = math.inf,
 ) -> tuple[Counter[int], int]:
     """Calls accepted in each window, and the refused ones; so much of the first window is over at the start. Refusals
     name its end, if it is `named`, or the next whole second after it. With whole seconds there are more calls: up to
-    100 open ones of two seconds, and 40 a second."""
+    100 open ones of two seconds, and 40 a second. From `lifted_at` on all are accepted."""
     adapter, accepted, refused = Adapter(Ceiling(100 if whole_s else 20), 1), Counter[int](), 0
     ticks, answer_s = (40, 2.0 * ANSWER_S) if whole_s else (20, ANSWER_S)
     coming: list[tuple[float, float, int]] = []
@@ -38,9 +46,9 @@ def accepted_and_refused(
             ends = {"retry-after": str(math.ceil(end_s))} if whole_s else {"retry-after-ms": f"{1000 * end_s:.0f}"}
             headers = ends if named and status == 429 else {}
             adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
-        if adapter.on_admit_request(now, 10.0, project="p") is True:
+        if adapter.on_admit_request(now, 10.0, project="p", model=model) is True:
             window = math.floor((now + over_s) / period_s)
-            passes = accepted[window] < limit
+            passes = accepted[window] < limit or now >= lifted_at
             accepted[window] += passes
             refused += not passes
             heapq.heappush(coming, (now + (answer_s if passes else REFUSAL_S), now, 200 if passes else 429))
@@ -214,7 +222,7 @@ def test_a_server_that_refuses_all_for_a_while_has_no_window() -> None:
     assert min(answered[number] for number in range(4, 12)) >= 0.6 * 38.0 * 10.0 / ANSWER_S
 
 
-def under_a_cap_of_eight(retry_after_s: int) -> tuple[int, int]:
+def under_a_cap_of_eight(retry_after_s: int, model: str = "") -> tuple[int, int]:
     """The calls answered in two minutes, and those refused: all beyond eight open ones, to come back after so long."""
     adapter, accepted, answered, refused = Adapter(Ceiling(60), 1), 0, 0, 0
     coming: list[tuple[float, float, int]] = []
@@ -225,7 +233,7 @@ def under_a_cap_of_eight(retry_after_s: int) -> tuple[int, int]:
             answered += status == 200
             headers = {"retry-after": str(retry_after_s)} if status == 429 else {}
             adapter.on_response(at, status, at - sent_at, headers, (10.0, 10.0), project="p", key=sent_at)
-        while adapter.on_admit_request(now, 10.0, project="p") is True:
+        while adapter.on_admit_request(now, 10.0, project="p", model=model) is True:
             passes = accepted - answered < 8
             accepted += passes
             refused += not passes
@@ -261,9 +269,23 @@ def test_a_period_that_nobody_expects_takes_four_named_ends() -> None:
     assert named(7.0, 22.2, 37.0, 52.3)._shorter_period_s(1.0, 60.0, left_s=59.0) == 0.0
 
 
-@pytest.mark.parametrize(("seconds", "most_refused"), [(3, 30), (10, 20)])
-def test_a_short_constant_retry_after_names_no_window_either(seconds: int, most_refused: int) -> None:
-    """One that is over before a later call could name another end was taken for a window of a minute."""
-    answered, refused = under_a_cap_of_eight(seconds)
+@pytest.mark.parametrize("model", ["", "m"])
+@pytest.mark.parametrize(("seconds", "most_refused"), [(2, 30), (3, 30), (10, 20)])
+def test_a_short_constant_retry_after_names_no_window_either(seconds: int, most_refused: int, model: str) -> None:
+    """One that is over before a later call could name another end was taken for a window of a minute; and all the
+    longer where calls name their model, as they do."""
+    answered, refused = under_a_cap_of_eight(seconds, model)
     assert answered >= 0.9 * 8 * 120.0 / ANSWER_S
     assert refused < most_refused
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_calls_that_name_their_model_fare_alike(named: bool) -> None:
+    runs = [accepted_and_refused(200, 60.0, 19.0, 401.0, named=named, model=model) for model in ("", "m")]
+    assert runs[0] == runs[1]
+
+
+def test_a_window_that_is_enforced_no_more_holds_back_nothing_soon() -> None:
+    """Its size was to double before it was dropped, and grew with what was accepted: it was never dropped."""
+    accepted, _ = accepted_and_refused(200, 60.0, 0.0, 600.0, lifted_at=240.0)
+    assert min(accepted[number] for number in range(8, 10)) >= 0.95 * 60.0 * 20
