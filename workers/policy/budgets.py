@@ -265,7 +265,8 @@ class HiddenWindow:
     def learn(self, refusals: Iterable[LoggedCall], log: CallLog, now: float) -> bool:
         """Return whether a window, known or new, explains these refusals.
 
-        A window that accepted fewer calls than it refused at once is none: such a `Retry-After` is a constant.
+        A window that accepted fewer calls than it refused at once is none. Whether the `Retry-After` is a constant is
+        told by a later call only (`is_agreed`).
         """
         trials = list(refusals)
         if not trials or now < self.doubted_until:
