@@ -85,6 +85,10 @@ class Ceiling:
     ceiling: int
 
 
+MODEL = "simulated"
+"""All calls name their model, as a job's do."""
+
+
 class Central:
     """The policy in one process: decisions after every event, at once."""
 
@@ -103,7 +107,7 @@ class Central:
         return None if turn is None else int(turn)
 
     def ask(self, now: float, unit: SimUnit) -> SimWait | None:
-        said = self.adapter.on_admit_request(now, unit.estimate, project=unit.project)
+        said = self.adapter.on_admit_request(now, unit.estimate, project=unit.project, model=MODEL)
         if said is True:
             return None
         return SimWait(None if said is False else said)

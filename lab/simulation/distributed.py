@@ -19,7 +19,7 @@ from dicast.workers.policy.headers import read_limits
 from dicast.workers.policy.parameters import BreakerPhase, Parameters
 from dicast.workers.policy.profiles import PoolConfig
 from lab.simulation.chance import seeded
-from lab.simulation.client import SimWait
+from lab.simulation.client import MODEL, SimWait
 from lab.simulation.enforcer import CallRequest, Denied, EnforcementState, grant, in_turn, release
 from lab.simulation.provider import EPOCH, SimUnit
 from lab.simulation.scenario import Span
@@ -133,7 +133,7 @@ class Admitter:
         if now != self._stepped_at:
             self._stepped_at, self._step_at = now, now + self._draw.uniform(*self._store.effects.step_s)
         call = f"{self._index}-{next(self._numbers)}"
-        request = CallRequest(call, str(unit.project), input_tokens=unit.estimate, lease_s=LEASE_S)
+        request = CallRequest(call, str(unit.project), MODEL, input_tokens=unit.estimate, lease_s=LEASE_S)
         answer = grant(self._store.parameters, self._store.enforcement, request, now)
         if isinstance(answer, Denied):
             wait_s = FALLBACK_S if answer.retry_after_ms is None else min(FALLBACK_S, answer.retry_after_ms / 1000.0)
